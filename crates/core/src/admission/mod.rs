@@ -1,0 +1,174 @@
+//! Admission: may this request enter, and what do we tell its caller?
+//!
+//! An [`Admission`] policy hears facts (`on_…`) and answers one question, at arrival and again when
+//! a request leaves the queue. One algorithm per file; [`AdmissionConfig`] lists them all.
+//!
+//! The life of a request, as a policy sees it:
+//!
+//! ```text
+//! on_arrival ─► Refuse                                     (nothing more is heard of it)
+//!            └► Admit, Degrade, Displace ─► on_dequeue ─► on_finish
+//!                                        └► on_leave      (cancelled, expired, pushed out)
+//! ```
+
+mod open;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Problems;
+use crate::context::CallerId;
+use crate::feedback::Feedback;
+use crate::meter::Cost;
+use crate::request::{Cx, Request};
+use crate::signal::Backlog;
+use crate::time::{Instant, Span};
+use crate::verdict::{Outcome, Verdict};
+
+pub use open::Open;
+
+/// A server-side policy.
+///
+/// Every call comes with a moment that is not before any earlier one. Before each fact the gate
+/// calls [`settle`](Admission::settle), so a policy with periods finds itself up to date.
+pub trait Admission: fmt::Debug + Send {
+    /// The name used in configuration and figures.
+    fn name(&self) -> &'static str;
+
+    /// What the gate should keep track of for this policy.
+    fn needs(&self) -> Needs {
+        Needs::default()
+    }
+
+    /// A request has arrived: may it enter?
+    fn on_arrival(&mut self, cx: &mut Cx<'_>, backlog: &Backlog, request: &Request) -> Verdict;
+
+    /// A request leaves the queue after `sojourn`: may it start?
+    fn on_dequeue(
+        &mut self,
+        _cx: &mut Cx<'_>,
+        _backlog: &Backlog,
+        _request: &Request,
+        _sojourn: Span,
+    ) -> Verdict {
+        Verdict::Admit
+    }
+
+    /// A request that started has ended, at this cost.
+    fn on_finish(
+        &mut self,
+        _cx: &mut Cx<'_>,
+        _backlog: &Backlog,
+        _request: &Request,
+        _outcome: Outcome,
+        _cost: Cost,
+    ) {
+    }
+
+    /// A request that was let in has left without being served.
+    fn on_leave(&mut self, _cx: &mut Cx<'_>, _request: &Request) {}
+
+    /// The machine's utilization, 1 being full.
+    fn on_utilization(&mut self, _cx: &mut Cx<'_>, _utilization: f64) {}
+
+    /// A caller has gone; nothing of it is in flight any more, or soon will be.
+    fn on_gone(&mut self, _cx: &mut Cx<'_>, _caller: CallerId) {}
+
+    /// Brings all periods that ended up to now to their conclusion, each as of the moment it was
+    /// due; any number of missed periods in bounded time.
+    fn settle(&mut self, _cx: &mut Cx<'_>, _backlog: &Backlog) {}
+
+    /// When the policy next has something to conclude or to tell.
+    fn next_wakeup(&self) -> Option<Instant> {
+        None
+    }
+
+    /// A message to `caller` is about to be written: fills in what it should know.
+    fn feedback(
+        &mut self,
+        _cx: &mut Cx<'_>,
+        _backlog: &Backlog,
+        _caller: CallerId,
+        _out: &mut Feedback,
+    ) {
+    }
+
+    /// A caller that deserves a message although no response to it is due.
+    fn poll_notice(&mut self) -> Option<CallerId> {
+        None
+    }
+
+    /// Takes new parameters in place; false if `config` is of another policy.
+    fn reconfigure(&mut self, config: &AdmissionConfig) -> bool;
+
+    /// Credits this policy has given out, for the policy that replaces it.
+    fn issued(&self) -> Vec<Issued> {
+        Vec::new()
+    }
+
+    /// Starts with the credits and in-flight requests there are, so that nothing is granted twice.
+    fn take_over(&mut self, _cx: &mut Cx<'_>, _issued: &[Issued]) {}
+
+    /// Panics if the state contradicts itself.
+    fn invariants(&self) {}
+
+    /// A copy that can be asked without effect on this one.
+    fn clone_box(&self) -> Box<dyn Admission>;
+}
+
+impl Clone for Box<dyn Admission> {
+    fn clone(&self) -> Self {
+        self.clone_box()
+    }
+}
+
+/// Bookkeeping a policy asks of the gate; what nobody asks for is not paid for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// Arrival order of what waits, for the age of the oldest.
+    pub ages: bool,
+    /// Ranks of what waits, so that the least important can be pushed out.
+    pub ranks: bool,
+}
+
+/// Credits held by one caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Issued {
+    /// Whose.
+    pub caller: CallerId,
+    /// Its window, in flight included.
+    pub window: u32,
+    /// How many of its requests are in the gate.
+    pub in_flight: u32,
+}
+
+/// Every admission policy with its parameters; in TOML the key `policy` chooses.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "policy", rename_all = "kebab-case")]
+pub enum AdmissionConfig {
+    /// No control.
+    Open,
+}
+
+impl Default for AdmissionConfig {
+    fn default() -> Self {
+        Self::Open
+    }
+}
+
+impl AdmissionConfig {
+    /// Builds the policy.
+    pub fn build(&self, _now: Instant) -> Box<dyn Admission> {
+        match self {
+            Self::Open => Box::new(Open),
+        }
+    }
+
+    /// Notes everything that is wrong with the parameters.
+    pub fn validate(&self, _problems: &mut Problems) {
+        match self {
+            Self::Open => {}
+        }
+    }
+}

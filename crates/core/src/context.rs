@@ -1,0 +1,209 @@
+//! What travels with a request: [`Context`], filled in by the caller, read by every gate on the
+//! path and inherited by the calls a handler makes.
+
+use std::collections::BTreeMap;
+
+use crate::rank::{Criticality, Rank};
+use crate::rng::Rng;
+use crate::time::{Instant, Span};
+
+/// Everything a gate knows about a request before serving it. Times are in the receiving driver's
+/// clock; on the wire they are relative.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Context {
+    /// How important it is.
+    pub rank: Rank,
+    /// Which tenant or kind of request it belongs to.
+    pub workflow: Workflow,
+    /// After this the answer is worthless; [`Instant::FAR`] when there is no deadline.
+    pub deadline: Instant,
+    /// 0 for the first attempt, 1 and 2 for retries ("Handling Overload", Deciding to Retry).
+    pub attempt: u8,
+    /// The process that calls, [`CallerId::UNKNOWN`] when it did not say or is not trusted.
+    pub caller: CallerId,
+    /// Requests still waiting at the caller after this one left (Breakwater §3.3).
+    pub demand: u32,
+    /// What the caller shed itself since its last report.
+    pub sheds: Sheds,
+    /// Work done so far and expected in all (Wisp §4.2).
+    pub progress: Progress,
+}
+
+impl Context {
+    /// The context of a call made on behalf of this request: same rank, workflow and deadline; a
+    /// new first attempt, and nothing of this request's own caller.
+    pub const fn inherit(&self) -> Self {
+        Self {
+            attempt: 0,
+            caller: CallerId::UNKNOWN,
+            demand: 0,
+            sheds: Sheds::NONE,
+            rank: self.rank,
+            workflow: self.workflow,
+            deadline: self.deadline,
+            progress: self.progress,
+        }
+    }
+
+    /// Overrides the inherited criticality at this point of the call path, keeping the user.
+    #[must_use]
+    pub const fn with_criticality(mut self, criticality: Criticality) -> Self {
+        self.rank = self.rank.with_criticality(criticality);
+        self
+    }
+}
+
+impl Default for Context {
+    fn default() -> Self {
+        Self {
+            rank: Rank::UNRANKED,
+            workflow: Workflow::NONE,
+            deadline: Instant::FAR,
+            attempt: 0,
+            caller: CallerId::UNKNOWN,
+            demand: 0,
+            sheds: Sheds::NONE,
+            progress: Progress::default(),
+        }
+    }
+}
+
+/// Requests a caller shed itself since its last report. Each shed is reported once, to one
+/// replica, so that a gate can count what was *offered* although it never saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sheds {
+    /// How many.
+    pub count: u32,
+    /// The rank of one of them, chosen uniformly.
+    pub sample: Rank,
+}
+
+impl Sheds {
+    /// Nothing was shed.
+    pub const NONE: Self = Self { count: 0, sample: Rank::LAST };
+
+    /// Adds other sheds, keeping the sample uniform over all of them.
+    pub fn merge(&mut self, other: Self, rng: &mut Rng) {
+        let total = u64::from(self.count) + u64::from(other.count);
+        if rng.below(total) >= u64::from(self.count) && other.count > 0 {
+            self.sample = other.sample;
+        }
+        self.count = u32::try_from(total).unwrap_or(u32::MAX);
+    }
+}
+
+impl Default for Sheds {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+/// How far a request has come along its path (Wisp §4.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Service time received so far, over all hops.
+    pub elapsed: Span,
+    /// Service time expected in all, zero when unknown.
+    pub total: Span,
+    /// Pieces of work done so far.
+    pub work: u32,
+    /// Pieces of work expected in all, zero when unknown.
+    pub total_work: u32,
+}
+
+impl Progress {
+    /// Service time still expected, zero when the total is unknown or exceeded.
+    pub const fn remaining(&self) -> Span {
+        self.total.saturating_sub(self.elapsed)
+    }
+}
+
+/// A calling process, not a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallerId(pub u64);
+
+impl CallerId {
+    /// A caller that gave no id or is not trusted. All such callers share one entry.
+    pub const UNKNOWN: Self = Self(0);
+}
+
+/// A tenant or kind of request, as a small number; [`Workflows`] knows the names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Workflow(pub u16);
+
+impl Workflow {
+    /// Requests that named no workflow, or one more than [`Workflows::LIMIT`].
+    pub const NONE: Self = Self(0);
+}
+
+/// Names of workflows, numbered in the order they were first seen.
+#[derive(Clone, Debug, Default)]
+pub struct Workflows {
+    numbers: BTreeMap<String, Workflow>,
+    names: Vec<String>,
+}
+
+impl Workflows {
+    /// How many workflows have a number of their own. Per-workflow state is a few hundred bytes,
+    /// so a table grown by a hostile client stays below a megabyte.
+    pub const LIMIT: usize = 1024;
+
+    /// The number of `name`, a new one if there is room, else [`Workflow::NONE`].
+    pub fn number(&mut self, name: &str) -> Workflow {
+        if name.is_empty() {
+            return Workflow::NONE;
+        }
+        if let Some(workflow) = self.numbers.get(name) {
+            return *workflow;
+        }
+        if self.names.len() >= Self::LIMIT {
+            return Workflow::NONE;
+        }
+        self.names.push(name.to_owned());
+        let workflow = Workflow(u16::try_from(self.names.len()).expect("LIMIT fits in u16"));
+        self.numbers.insert(name.to_owned(), workflow);
+        workflow
+    }
+
+    /// The name behind `workflow`, none for [`Workflow::NONE`].
+    pub fn name(&self, workflow: Workflow) -> Option<&str> {
+        self.names.get(usize::from(workflow.0).checked_sub(1)?).map(String::as_str)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_inherits_importance_but_not_the_caller() {
+        let context = Context {
+            rank: Rank::new(3, 9),
+            deadline: Instant::from_nanos(70),
+            attempt: 2,
+            caller: CallerId(5),
+            demand: 4,
+            sheds: Sheds { count: 1, sample: Rank::FIRST },
+            ..Context::default()
+        };
+        let call = context.inherit();
+        assert_eq!((call.rank, call.deadline), (context.rank, context.deadline));
+        assert_eq!(
+            (call.attempt, call.caller, call.demand, call.sheds.count),
+            (0, CallerId::UNKNOWN, 0, 0)
+        );
+    }
+
+    #[test]
+    fn workflow_names_are_bounded() {
+        let mut workflows = Workflows::default();
+        let first = workflows.number("checkout");
+        for n in 0..Workflows::LIMIT + 10 {
+            workflows.number(&format!("w{n}"));
+        }
+        assert_eq!(workflows.number("checkout"), first);
+        assert_eq!(workflows.number("one too many"), Workflow::NONE);
+        assert_eq!(workflows.name(first), Some("checkout"));
+        assert_eq!(workflows.name(Workflow::NONE), None);
+    }
+}

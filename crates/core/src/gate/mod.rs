@@ -1,0 +1,778 @@
+//! [`Gate`]: the server side. Every driver runs it unchanged.
+//!
+//! **Any number of inputs, then one [`dispatch`](Gate::dispatch), then drain
+//! [`poll`](Gate::poll), then wait for an input or for [`next_wakeup`](Gate::next_wakeup).**
+//!
+//! An arrival is refused at once or joins the schedule; it never starts work. That happens in
+//! `dispatch`, after the driver has read everything that was ready, so the queue is here and not in
+//! sockets or an executor, and one clock read serves a whole batch.
+//!
+//! ```text
+//!            ┌────────── refuse ──────────┐
+//! arrive ────┤                            │
+//!            └─► Waiting ──dispatch──► Running ──finish──► (gone)
+//!                   ▲  └─ cancel, expire,   │ pause
+//!                   │     push out          ▼
+//!                   └──────── resume ──── Paused
+//! ```
+
+mod downstream;
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use crate::admission::{Admission, AdmissionConfig, Issued};
+use crate::config::{self, ConfigError, Problems};
+use crate::context::{CallerId, Context, Progress, Sheds, Workflow};
+use crate::event::{Event, Events, Misuse};
+use crate::feedback::{Feedback, GateId};
+use crate::levels::{RankIndex, level_of};
+use crate::meter::{Cost, CostTable};
+use crate::request::{Cx, Request, RequestId};
+use crate::retry::AttemptHistogram;
+use crate::rng::{Rng, mix};
+use crate::schedule::{ScheduleConfig, Scheduler};
+use crate::signal::{Backlog, DelaySignal, Ewma};
+use crate::slab::{Key, Slab};
+use crate::slots::{Finish, Slots, SlotsConfig};
+use crate::time::{Instant, Span};
+use crate::verdict::{Advice, Outcome, Reason, Rejection, Verdict};
+
+pub use downstream::CalleeId;
+use downstream::Downstream;
+
+/// What a driver must do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Action {
+    /// Run this request's handler, or its next step.
+    Start {
+        /// Which.
+        id: RequestId,
+        /// Whether a cheaper answer is asked for.
+        degraded: bool,
+    },
+    /// Answer a request that waited with a refusal; its id has ended.
+    Refuse {
+        /// Which.
+        id: RequestId,
+        /// Why.
+        rejection: Rejection,
+    },
+    /// Send this to a caller now, if the driver can; otherwise drop it.
+    Notify {
+        /// To whom.
+        caller: CallerId,
+        /// What.
+        feedback: Feedback,
+    },
+}
+
+/// Admission, schedule and slots as one state machine.
+#[derive(Clone, Debug)]
+pub struct Gate {
+    id: GateId,
+    sequence: u64,
+    config: GateConfig,
+    /// The latest moment heard of.
+    now: Instant,
+    entries: Slab<Entry>,
+    running: u32,
+    schedule: Box<dyn Scheduler>,
+    admission: Box<dyn Admission>,
+    slots: Box<dyn Slots>,
+    backlog: Backlog,
+    /// Who waits, by rank; only for policies that push out.
+    ranks: Option<RankIndex>,
+    costs: CostTable,
+    /// Mean time a slot is held.
+    service: Ewma,
+    attempts: AttemptHistogram,
+    downstream: Downstream,
+    actions: VecDeque<Action>,
+    /// Delay of stages that only the driver sees.
+    driver_stages: Span,
+    utilization: f64,
+    /// Whether anything was refused since the last finish.
+    shedding: bool,
+    draining: bool,
+    rng: Rng,
+    events: Events,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    request: Request,
+    state: State,
+    degraded: bool,
+    started: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Waiting,
+    Running,
+    Paused,
+}
+
+impl Gate {
+    /// A gate with nothing in it. `seed` decides all its random choices and its identity.
+    pub fn new(config: &GateConfig, now: Instant, seed: u64) -> Result<Self, ConfigError> {
+        config.check()?;
+        let admission = config.admission.build(now);
+        let needs = admission.needs();
+        Ok(Self {
+            id: GateId(mix(seed ^ 0x6761_7465)),
+            sequence: 0,
+            config: config.clone(),
+            now,
+            entries: Slab::default(),
+            running: 0,
+            schedule: config.schedule.build(),
+            admission,
+            slots: config.slots.build(now),
+            backlog: Backlog::new(needs.ages),
+            ranks: needs.ranks.then(RankIndex::default),
+            costs: CostTable::new(),
+            service: Ewma::new(1.0 / 32.0),
+            attempts: AttemptHistogram::new(config.retry_share),
+            downstream: Downstream::default(),
+            actions: VecDeque::new(),
+            driver_stages: Span::ZERO,
+            utilization: 0.0,
+            shedding: false,
+            draining: false,
+            rng: Rng::new(seed),
+            events: Events::default(),
+        })
+    }
+
+    // === inputs ===
+
+    /// A request has arrived. It waits from here on, or is refused at once.
+    pub fn arrive(&mut self, now: Instant, context: &Context) -> Result<RequestId, Rejection> {
+        self.arrive_stamped(now, now, context)
+    }
+
+    /// The same for a driver that knows when the request reached the machine.
+    pub fn arrive_stamped(
+        &mut self,
+        now: Instant,
+        arrived: Instant,
+        context: &Context,
+    ) -> Result<RequestId, Rejection> {
+        let now = self.advance(now);
+        self.attempts.record(context.attempt);
+        match self.enter(now, arrived.min(now), context) {
+            Ok(id) => {
+                self.events
+                    .push(now, || Event::Admit { rank: context.rank, workflow: context.workflow });
+                Ok(id)
+            }
+            Err(mut rejection) => {
+                self.note_refusal(now, context, &mut rejection);
+                Err(rejection)
+            }
+        }
+    }
+
+    /// A request that runs has ended; its slot is free from the next dispatch on.
+    pub fn finish(&mut self, now: Instant, id: RequestId, outcome: Outcome, cost: Cost) {
+        let now = self.advance(now);
+        match self.entries.get(id).map(|entry| entry.state) {
+            None => return self.ignore(now, Misuse::UnknownId),
+            Some(State::Waiting) => return self.ignore(now, Misuse::WrongState),
+            Some(State::Running) => self.running -= 1,
+            Some(State::Paused) => {}
+        }
+        let Some(entry) = self.entries.remove(id) else { return };
+        let request = &entry.request;
+        let held = request.attained
+            + if entry.state == State::Running { now.since(entry.started) } else { Span::ZERO };
+        if outcome == Outcome::Serve {
+            self.service.add(held.as_nanos() as f64);
+            if self.costs.settle(request.context.workflow, cost) {
+                // Until now cost was a guess, and so was the drain rate in terms of it.
+                self.backlog.forget_drain_rate();
+            }
+        }
+        let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
+        self.admission.on_finish(&mut cx, &self.backlog, request, outcome, cost);
+        let finish = Finish {
+            service: held,
+            outcome,
+            running: self.running,
+            waiting: self.backlog.waiting(),
+            shedding: std::mem::take(&mut self.shedding),
+        };
+        let before = self.slots.limit();
+        self.slots.on_finish(now, finish);
+        let slots = self.slots.limit();
+        if slots != before {
+            self.events.push(now, || Event::Slots { slots });
+        }
+        self.backlog.set_other_stages(self.driver_stages + self.slots.excess());
+        self.events.push(now, || Event::Finish {
+            rank: request.context.rank,
+            workflow: request.context.workflow,
+            outcome,
+            latency: now.since(request.arrived),
+        });
+    }
+
+    /// The caller has given up: slot, credit and place in the queue are free at once.
+    pub fn cancel(&mut self, now: Instant, id: RequestId) {
+        let now = self.advance(now);
+        match self.entries.get(id).map(|entry| entry.state) {
+            None => self.ignore(now, Misuse::UnknownId),
+            Some(State::Waiting) => {
+                self.take_out(now, id);
+            }
+            Some(State::Running | State::Paused) => self.finish(now, id, Outcome::Cancel, Cost(0)),
+        }
+    }
+
+    /// A request waits for a call of its own and gives up its slot meanwhile.
+    pub fn pause(&mut self, now: Instant, id: RequestId) {
+        let now = self.advance(now);
+        match self.entries.get_mut(id) {
+            None => self.ignore(now, Misuse::UnknownId),
+            Some(entry) if entry.state != State::Running => self.ignore(now, Misuse::WrongState),
+            Some(entry) => {
+                entry.state = State::Paused;
+                entry.request.attained += now.since(entry.started);
+                self.running -= 1;
+            }
+        }
+    }
+
+    /// A paused request wants to go on: its next step joins the schedule with its progress. It was
+    /// let in once and is not asked again.
+    pub fn resume(&mut self, now: Instant, id: RequestId, progress: Progress) {
+        let now = self.advance(now);
+        let Some(entry) = self.entries.get_mut(id) else {
+            return self.ignore(now, Misuse::UnknownId);
+        };
+        if entry.state != State::Paused {
+            return self.ignore(now, Misuse::WrongState);
+        }
+        entry.state = State::Waiting;
+        entry.request.enqueued = now;
+        entry.request.context.progress = progress;
+        entry.request.cost =
+            Cost(entry.request.cost.0.saturating_sub(entry.request.attained.as_nanos()).max(1));
+        self.schedule.push(now, &entry.request);
+        self.backlog.on_enqueue(now, id.index(), now, entry.request.cost);
+    }
+
+    /// A downstream service has answered a call made for `workflow`. Its cursor goes up the path:
+    /// what it would refuse is refused here.
+    pub fn on_downstream(
+        &mut self,
+        now: Instant,
+        callee: CalleeId,
+        workflow: Workflow,
+        feedback: &Feedback,
+    ) {
+        let now = self.advance(now);
+        self.downstream.on_feedback(now, callee, workflow, feedback);
+    }
+
+    /// What this gate refused in the name of `callee` since the last call, to be reported to it.
+    pub fn take_sheds(&mut self, callee: CalleeId) -> Sheds {
+        self.downstream.take_sheds(callee)
+    }
+
+    /// The machine's utilization as the driver measures it, 1 being full.
+    pub fn on_utilization(&mut self, now: Instant, utilization: f64) {
+        let now = self.advance(now);
+        if !(utilization.is_finite() && utilization >= 0.0) {
+            return self.ignore(now, Misuse::BadValue);
+        }
+        self.utilization = utilization;
+        let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
+        self.admission.on_utilization(&mut cx, utilization);
+    }
+
+    /// Delay of the stages before this queue (kernel, parser), maximum over parallel queues,
+    /// summed over stages.
+    pub fn on_stage_delay(&mut self, now: Instant, delay: Span) {
+        self.advance(now);
+        self.driver_stages = delay;
+        self.backlog.set_other_stages(delay + self.slots.excess());
+    }
+
+    /// A caller has closed down or fallen silent: its credits return to the pool.
+    pub fn on_gone(&mut self, now: Instant, caller: CallerId) {
+        let now = self.advance(now);
+        let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
+        self.admission.on_gone(&mut cx, caller);
+    }
+
+    /// Refuses everything from now on; what is inside is finished.
+    pub fn drain(&mut self) {
+        self.draining = true;
+    }
+
+    /// Changes the configuration. Parameters change in place; another policy starts with the
+    /// in-flight requests and issued credits there are.
+    pub fn reconfigure(&mut self, now: Instant, config: &GateConfig) -> Result<(), ConfigError> {
+        config.check()?;
+        let now = self.advance(now);
+        if !self.admission.reconfigure(&config.admission) {
+            let issued = self.issued();
+            self.admission = config.admission.build(now);
+            let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
+            self.admission.take_over(&mut cx, &issued);
+        }
+        if config.schedule != self.config.schedule {
+            let mut schedule = config.schedule.build();
+            while let Some(id) = self.schedule.pop(now) {
+                schedule
+                    .push(now, &self.entries.get(id).expect("scheduled ids are stored").request);
+            }
+            self.schedule = schedule;
+        }
+        if config.slots != self.config.slots {
+            self.slots = config.slots.build(now);
+        }
+        self.attempts.set_share(config.retry_share);
+        self.config = config.clone();
+        self.rebuild_indexes(now);
+        Ok(())
+    }
+
+    // === the step ===
+
+    /// Starts as much as there are free slots for, and works out what to tell callers. Afterwards
+    /// the actions wait in [`poll`](Self::poll).
+    pub fn dispatch(&mut self, now: Instant) {
+        let now = self.advance(now);
+        while self.running < self.slots.limit() {
+            let Some(id) = self.schedule.pop(now) else { break };
+            self.start(now, id);
+        }
+        let saturated = self.backlog.waiting() > 0 && self.running >= self.slots.limit();
+        self.backlog.set_saturated(now, saturated);
+        while let Some(caller) = self.admission.poll_notice() {
+            let feedback = self.feedback_now(caller, Workflow::NONE);
+            self.actions.push_back(Action::Notify { caller, feedback });
+        }
+    }
+
+    /// The next thing to do, none when all is done.
+    pub fn poll(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When to dispatch even if nothing comes in.
+    pub fn next_wakeup(&self) -> Option<Instant> {
+        self.admission.next_wakeup()
+    }
+
+    /// What to tell `caller` with a response to a request of `workflow`, be it an answer or a
+    /// refusal. Ask once per message written.
+    pub fn feedback(&mut self, now: Instant, caller: CallerId, workflow: Workflow) -> Feedback {
+        self.advance(now);
+        self.feedback_now(caller, workflow)
+    }
+
+    // === questions ===
+
+    /// Who this gate is.
+    pub fn id(&self) -> GateId {
+        self.id
+    }
+
+    /// The facts of a request that has not ended.
+    pub fn request(&self, id: RequestId) -> Option<&Request> {
+        self.entries.get(id).map(|entry| &entry.request)
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> &GateConfig {
+        &self.config
+    }
+
+    /// Requests that execute.
+    pub fn running(&self) -> u32 {
+        self.running
+    }
+
+    /// Requests that wait for a slot.
+    pub fn waiting(&self) -> usize {
+        self.backlog.waiting()
+    }
+
+    /// Slots there are.
+    pub fn slots(&self) -> u32 {
+        self.slots.limit()
+    }
+
+    /// The delay at `now`.
+    pub fn delay(&self, now: Instant) -> Span {
+        self.backlog.delay(now.max(self.now), DelaySignal::Drain)
+    }
+
+    /// What waits, and how fast it drains.
+    pub fn backlog(&self) -> &Backlog {
+        &self.backlog
+    }
+
+    /// The policy in force.
+    pub fn admission(&self) -> &dyn Admission {
+        &*self.admission
+    }
+
+    /// Events, for whoever calls [`Events::keep`] first.
+    pub fn events(&mut self) -> &mut Events {
+        &mut self.events
+    }
+
+    /// Panics if the state contradicts itself.
+    pub fn invariants(&self) {
+        let count = |state| self.entries.iter().filter(|(_, entry)| entry.state == state).count();
+        assert_eq!(
+            count(State::Waiting),
+            self.schedule.len(),
+            "everything that waits is scheduled"
+        );
+        assert_eq!(
+            count(State::Waiting),
+            self.backlog.waiting(),
+            "everything that waits is counted"
+        );
+        assert_eq!(count(State::Running), self.running as usize, "running counts slots in use");
+        assert!(
+            self.backlog.waiting()
+                <= self.config.queue_limit + count(State::Paused) + self.running as usize + 1
+        );
+        self.backlog.invariants();
+        self.admission.invariants();
+    }
+
+    // === inside ===
+
+    /// Moves time forward, never back, and concludes every period that ended meanwhile.
+    fn advance(&mut self, now: Instant) -> Instant {
+        self.now = self.now.max(now);
+        let mut cx = Cx { now: self.now, rng: &mut self.rng, events: &mut self.events };
+        self.admission.settle(&mut cx, &self.backlog);
+        self.now
+    }
+
+    fn enter(
+        &mut self,
+        now: Instant,
+        arrived: Instant,
+        context: &Context,
+    ) -> Result<RequestId, Rejection> {
+        if self.draining {
+            return Err(Rejection::new(Reason::Draining, 1.0, 0.0, Advice::Elsewhere));
+        }
+        if context.deadline <= now {
+            let late = now.since(context.deadline).as_nanos() as f64;
+            return Err(Rejection::new(Reason::Expired, late, 0.0, Advice::Never));
+        }
+        if let Some(cursor) = self.downstream.refuses(now, context, &mut self.rng) {
+            let (rank, ranks) = (f64::from(context.rank.key()), f64::from(cursor.ranks()));
+            return Err(Rejection::new(Reason::Downstream, rank, ranks, Advice::Never));
+        }
+        let mut request = Request {
+            id: Key::NOWHERE,
+            context: *context,
+            arrived,
+            enqueued: now,
+            cost: self.costs.estimate(context.workflow),
+            attained: Span::ZERO,
+        };
+        let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
+        let degraded = match self.admission.on_arrival(&mut cx, &self.backlog, &request) {
+            Verdict::Refuse(rejection) => return Err(rejection),
+            Verdict::Displace(rejection) => {
+                if !self.push_out(now, context) {
+                    self.leave(now, &request);
+                    return Err(rejection);
+                }
+                false
+            }
+            Verdict::Admit => false,
+            Verdict::Degrade => true,
+        };
+        if let Err(rejection) = self.has_room(now, context, &request) {
+            self.leave(now, &request);
+            return Err(rejection);
+        }
+        let degraded =
+            degraded || self.backlog.delay(now, DelaySignal::Drain) >= self.config.degrade_delay;
+        let id = self.entries.insert_with(|id| {
+            request.id = id;
+            Entry { request, state: State::Waiting, degraded, started: now }
+        });
+        self.schedule.push(now, &request);
+        self.backlog.on_enqueue(now, id.index(), arrived, request.cost);
+        if let Some(ranks) = &mut self.ranks {
+            ranks.insert(id.index(), context.rank);
+        }
+        Ok(id)
+    }
+
+    /// Whether a request that the policy let in fits the bounds of the gate itself.
+    fn has_room(
+        &mut self,
+        now: Instant,
+        context: &Context,
+        request: &Request,
+    ) -> Result<(), Rejection> {
+        let waiting = self.backlog.waiting();
+        if waiting >= self.config.queue_limit && !self.push_out(now, context) {
+            return Err(Rejection::new(
+                Reason::Full,
+                waiting as f64,
+                self.config.queue_limit as f64,
+                Advice::Elsewhere,
+            ));
+        }
+        if context.deadline < Instant::FAR {
+            // The wait can be predicted only where order is that of arrival.
+            let wait = if self.schedule.keeps_arrival_order() {
+                self.backlog.predicted_wait()
+            } else {
+                Span::ZERO
+            };
+            let service = Span::from_nanos(self.service.get().unwrap_or(0.0) as u64)
+                .max(context.progress.remaining());
+            let left = context.deadline.since(now);
+            if wait + service > left {
+                let needed = (wait + service).as_nanos() as f64;
+                return Err(Rejection::new(
+                    Reason::Infeasible,
+                    needed,
+                    left.as_nanos() as f64,
+                    Advice::Elsewhere,
+                ));
+            }
+        }
+        let _ = request;
+        Ok(())
+    }
+
+    /// Pushes out the least important request that waits, if it is less important than `context`.
+    fn push_out(&mut self, now: Instant, context: &Context) -> bool {
+        let Some((place, level)) = self.ranks.as_ref().and_then(RankIndex::least_important) else {
+            return false;
+        };
+        if level <= level_of(context.rank) {
+            return false;
+        }
+        let Some(id) = self.entries.key_at(place) else { return false };
+        let Some(request) = self.take_out(now, id) else { return false };
+        let (victim, winner) = (request.context.rank.key(), context.rank.key());
+        let mut rejection = Rejection::new(
+            Reason::PushedOut,
+            f64::from(victim),
+            f64::from(winner),
+            Advice::Elsewhere,
+        );
+        self.note_refusal(now, &request.context, &mut rejection);
+        self.actions.push_back(Action::Refuse { id, rejection });
+        true
+    }
+
+    /// Ends a request that waits, in every structure that knows it.
+    fn take_out(&mut self, now: Instant, id: RequestId) -> Option<Request> {
+        let request = self.entries.remove(id)?.request;
+        self.schedule.remove(id);
+        self.dequeue(now, &request, false);
+        self.leave(now, &request);
+        Some(request)
+    }
+
+    fn dequeue(&mut self, now: Instant, request: &Request, started: bool) {
+        self.backlog.on_dequeue(now, request.id.index(), request.cost, started);
+        if let Some(ranks) = &mut self.ranks {
+            ranks.remove(request.id.index());
+        }
+    }
+
+    fn leave(&mut self, now: Instant, request: &Request) {
+        let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
+        self.admission.on_leave(&mut cx, request);
+    }
+
+    /// Gives a slot to a request that was taken from the schedule, unless it is too late for it.
+    fn start(&mut self, now: Instant, id: RequestId) {
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        let request = entry.request;
+        let sojourn = now.since(request.enqueued);
+        let verdict = if request.context.deadline <= now {
+            let late = now.since(request.context.deadline).as_nanos() as f64;
+            Verdict::Refuse(Rejection::new(Reason::Expired, late, 0.0, Advice::Never))
+        } else if request.attained > Span::ZERO {
+            Verdict::Admit
+        } else {
+            let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
+            self.admission.on_dequeue(&mut cx, &self.backlog, &request, sojourn)
+        };
+        match verdict {
+            Verdict::Refuse(mut rejection) | Verdict::Displace(mut rejection) => {
+                self.entries.remove(id);
+                self.dequeue(now, &request, false);
+                self.leave(now, &request);
+                self.note_refusal(now, &request.context, &mut rejection);
+                self.actions.push_back(Action::Refuse { id, rejection });
+            }
+            Verdict::Admit | Verdict::Degrade => {
+                entry.degraded |= verdict == Verdict::Degrade;
+                entry.state = State::Running;
+                entry.started = now;
+                let degraded = entry.degraded;
+                self.dequeue(now, &request, true);
+                self.running += 1;
+                self.slots.on_start(now, self.running);
+                self.events.push(now, || Event::Start { rank: request.context.rank, sojourn });
+                self.actions.push_back(Action::Start { id, degraded });
+            }
+        }
+    }
+
+    /// Counts a refusal and, when many requests are retries, advises against one more: others are
+    /// overloaded too ("Handling Overload", Deciding to Retry).
+    fn note_refusal(&mut self, now: Instant, context: &Context, rejection: &mut Rejection) {
+        self.shedding = true;
+        if rejection.advice == Advice::Elsewhere
+            && rejection.reason != Reason::Draining
+            && self.attempts.retries_are_common()
+        {
+            rejection.advice = Advice::Never;
+        }
+        let rejection = *rejection;
+        self.events.push(now, || Event::Refuse {
+            rank: context.rank,
+            workflow: context.workflow,
+            rejection,
+        });
+    }
+
+    fn feedback_now(&mut self, caller: CallerId, workflow: Workflow) -> Feedback {
+        let now = self.now;
+        self.sequence += 1;
+        let mut feedback = Feedback::silent(self.id, self.sequence);
+        let busy = (f64::from(self.running) + self.backlog.waiting() as f64)
+            / f64::from(self.slots.limit());
+        feedback.utilization = Some(busy.max(self.utilization) as f32);
+        let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
+        self.admission.feedback(&mut cx, &self.backlog, caller, &mut feedback);
+        self.downstream.restrict(now, workflow, &mut feedback);
+        feedback
+    }
+
+    /// Credits and in-flight requests by caller, whether or not the policy keeps such accounts.
+    fn issued(&self) -> Vec<Issued> {
+        let mut issued = self.admission.issued();
+        issued.sort_by_key(|entry| entry.caller);
+        for entry in &mut issued {
+            entry.in_flight = 0;
+        }
+        for (_, entry) in self.entries.iter() {
+            let caller = entry.request.context.caller;
+            match issued.binary_search_by_key(&caller, |entry| entry.caller) {
+                Ok(at) => issued[at].in_flight += 1,
+                Err(at) => issued.insert(at, Issued { caller, window: 0, in_flight: 1 }),
+            }
+        }
+        for entry in &mut issued {
+            entry.window = entry.window.max(entry.in_flight);
+        }
+        issued
+    }
+
+    /// Keeps just the indexes the policy in force needs.
+    fn rebuild_indexes(&mut self, now: Instant) {
+        let needs = self.admission.needs();
+        let mut waiting: Vec<Request> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.state == State::Waiting)
+            .map(|(_, entry)| entry.request)
+            .collect();
+        waiting.sort_by_key(|request| (request.arrived, request.id));
+        self.ranks = needs.ranks.then(RankIndex::default);
+        self.backlog = Backlog::new(needs.ages);
+        for request in waiting {
+            self.backlog.on_enqueue(now, request.id.index(), request.arrived, request.cost);
+            if let Some(ranks) = &mut self.ranks {
+                ranks.insert(request.id.index(), request.context.rank);
+            }
+        }
+    }
+
+    fn ignore(&mut self, now: Instant, misuse: Misuse) {
+        self.events.push(now, || Event::Ignore(misuse));
+    }
+}
+
+/// Parameters of a [`Gate`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GateConfig {
+    /// Who may enter.
+    pub admission: AdmissionConfig,
+    /// Who is next.
+    pub schedule: ScheduleConfig,
+    /// How many execute at once.
+    pub slots: SlotsConfig,
+    /// Most requests that may wait: a bound on memory, not a control. Policies bound the wait in
+    /// time. Default 16,384, about 5 MB.
+    pub queue_limit: usize,
+    /// Delay from which on requests are let in *degraded*, so that handlers can answer cheaper.
+    /// Default: never (an hour).
+    pub degrade_delay: Span,
+    /// Share of retries among arrivals above which refusals say "don't retry" instead of "retry
+    /// elsewhere", 0 to 1. Lower gives up sooner. Default 0.1: the share that well-behaved callers'
+    /// budgets allow ("Handling Overload", Deciding to Retry).
+    pub retry_share: f64,
+}
+
+impl Default for GateConfig {
+    fn default() -> Self {
+        Self {
+            admission: AdmissionConfig::default(),
+            schedule: ScheduleConfig::default(),
+            slots: SlotsConfig::default(),
+            queue_limit: 16_384,
+            degrade_delay: Span::from_secs(3600),
+            retry_share: 0.1,
+        }
+    }
+}
+
+impl GateConfig {
+    /// Reads and checks a TOML block.
+    pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
+        let config: Self = config::parse(text)?;
+        config.check().map(|()| config)
+    }
+
+    /// Writes the configuration as TOML, every parameter in full.
+    pub fn to_toml(&self) -> String {
+        config::print(self)
+    }
+
+    /// Everything that is wrong with it, at once.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let mut problems = Problems::default();
+        self.validate(&mut problems);
+        problems.into_result()
+    }
+
+    /// Notes everything that is wrong with the parameters.
+    pub fn validate(&self, problems: &mut Problems) {
+        problems.within("admission", |problems| self.admission.validate(problems));
+        problems.within("schedule", |problems| self.schedule.validate(problems));
+        problems.within("slots", |problems| self.slots.validate(problems));
+        let limit = self.queue_limit;
+        problems.check("queue_limit", limit, (1..=1 << 24).contains(&limit), "1 to 16777216");
+        problems.range("retry_share", self.retry_share, 0.0, 1.0);
+    }
+}

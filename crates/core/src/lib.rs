@@ -1,0 +1,63 @@
+//! Every overload decision of Tidegate as a state machine: no I/O, no clock, no threads, no ambient
+//! randomness. Facts go in, one question is asked, a value comes out.
+//!
+//! A driver (simulator, RPC library, tower layer, sidecar) runs one loop:
+//!
+//! **any number of inputs, then one `dispatch(now)`, then drain `poll()` until it is empty, then
+//! wait for an input or for `next_wakeup()`.**
+//!
+//! ```
+//! use tidegate_core::gate::{Action, Gate, GateConfig};
+//! use tidegate_core::{Context, Cost, Instant, Outcome, Span};
+//!
+//! let mut gate = Gate::new(&GateConfig::default(), Instant::ZERO, 7).unwrap();
+//! let now = Instant::ZERO + Span::from_micros(5);
+//!
+//! // Inputs: here one arrival. It never starts work; a refusal would be known at once.
+//! let id = gate.arrive(now, &Context::default()).unwrap();
+//!
+//! // One dispatch, then the actions.
+//! gate.dispatch(now);
+//! assert_eq!(gate.poll(), Some(Action::Start { id, degraded: false }));
+//! assert_eq!(gate.poll(), None);
+//!
+//! // The handler has run for 3 ms.
+//! let now = now + Span::from_millis(3);
+//! gate.finish(now, id, Outcome::Serve, Cost::from(Span::from_millis(3)));
+//! gate.dispatch(now);
+//! ```
+
+#![warn(clippy::disallowed_methods)]
+
+pub mod admission;
+pub mod balance;
+pub mod caller;
+pub mod config;
+pub mod context;
+pub mod event;
+pub mod feedback;
+pub mod gate;
+mod levels;
+mod list;
+pub mod meter;
+pub mod rank;
+pub mod request;
+pub mod retry;
+pub mod rng;
+pub mod schedule;
+pub mod signal;
+pub mod slab;
+pub mod slots;
+pub mod throttle;
+pub mod time;
+pub mod verdict;
+
+pub use caller::Caller;
+pub use context::{CallerId, Context, Progress, Sheds, Workflow};
+pub use feedback::{Feedback, GateId};
+pub use gate::Gate;
+pub use meter::Cost;
+pub use rank::{Criticality, Cursor, Rank};
+pub use request::{Cx, Request, RequestId};
+pub use time::{Instant, Span};
+pub use verdict::{Advice, Outcome, Passage, Reason, Rejection, Verdict};

@@ -1,0 +1,76 @@
+//! What requests cost: estimated before, settled after.
+
+use crate::context::{Workflow, Workflows};
+use crate::signal::Ewma;
+use crate::time::Span;
+
+/// Work a request takes. The unit is the driver's choice as long as it is one: nanoseconds of CPU
+/// or service time unless stated otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Cost(pub u64);
+
+impl From<Span> for Cost {
+    fn from(span: Span) -> Self {
+        Self(span.as_nanos())
+    }
+}
+
+/// Mean cost per workflow, learned from what finished.
+#[derive(Clone, Debug)]
+pub struct CostTable {
+    workflows: Vec<Ewma>,
+    all: Ewma,
+}
+
+impl CostTable {
+    /// Weight of a new sample. 1/32 smooths exponential service times to about 12 % and follows a
+    /// change of mix within some fifty requests.
+    const GAIN: f64 = 1.0 / 32.0;
+    /// Estimate before anything has finished. Only its being the same for all matters.
+    const FIRST_GUESS: Cost = Cost(1_000);
+
+    /// Nothing learned yet.
+    pub fn new() -> Self {
+        Self { workflows: Vec::new(), all: Ewma::new(Self::GAIN) }
+    }
+
+    /// The expected cost of a request of `workflow`: its own mean, else that of all.
+    pub fn estimate(&self, workflow: Workflow) -> Cost {
+        let own = self.workflows.get(usize::from(workflow.0)).and_then(Ewma::get);
+        own.or(self.all.get()).map_or(Self::FIRST_GUESS, |mean| Cost((mean as u64).max(1)))
+    }
+
+    /// Learns from a finished request. True if this was the first, so that what was measured in
+    /// guesses before should be forgotten.
+    pub fn settle(&mut self, workflow: Workflow, cost: Cost) -> bool {
+        let index = usize::from(workflow.0).min(Workflows::LIMIT);
+        if index >= self.workflows.len() {
+            self.workflows.resize(index + 1, Ewma::new(Self::GAIN));
+        }
+        let first = self.all.get().is_none();
+        self.workflows[index].add(cost.0 as f64);
+        self.all.add(cost.0 as f64);
+        first
+    }
+}
+
+impl Default for CostTable {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_workflows_cost_what_all_cost() {
+        let mut costs = CostTable::new();
+        assert_eq!(costs.estimate(Workflow(3)), CostTable::FIRST_GUESS);
+        assert!(costs.settle(Workflow(3), Cost(500)));
+        assert!(!costs.settle(Workflow(3), Cost(500)));
+        assert_eq!(costs.estimate(Workflow(3)), Cost(500));
+        assert_eq!(costs.estimate(Workflow(9)), Cost(500));
+    }
+}

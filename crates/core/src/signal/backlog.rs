@@ -1,0 +1,259 @@
+//! The control signal: how long the work that waits will take, or has already taken too long.
+//!
+//! Breakwater §3.1 steers by the age of the oldest queued item, summed over stages. That is right
+//! for first-come-first-served only: under any other order one unlucky request looks like an
+//! overload. So the delay here does not depend on the order of service:
+//!
+//! ```text
+//! delay = max( queued cost ÷ drain rate , time since the last dequeue while something waits )
+//!       + the delay of other stages, as the driver reports them
+//! ```
+//!
+//! The first part says how much waits, in time; the second rises even when nothing completes. The
+//! drain rate is measured only while the gate is *saturated*, that is while something waits and
+//! every slot is taken: cost started per unit of that time. At other times a start says nothing
+//! about how fast the service could go.
+
+use serde::{Deserialize, Serialize};
+
+use crate::list::{Links, List};
+use crate::meter::Cost;
+use crate::time::{Instant, Span};
+
+/// Which delay a policy steers by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DelaySignal {
+    /// Queued cost ÷ drain rate, and the time since the last dequeue: any order of service.
+    #[default]
+    Drain,
+    /// Age of the oldest waiting request, as in Breakwater §3.1: for `fifo` only.
+    Oldest,
+}
+
+/// Starts after which old evidence of the drain rate is halved. At 256 the rate is known to about
+/// 7 % with exponential service times, and follows a change of capacity within as many starts.
+const DRAIN_STARTS: u32 = 256;
+/// Evidence is also halved after this much saturated time, if it holds at least
+/// [`DRAIN_FEW_STARTS`]: a slow service must not need minutes to notice that it became slower.
+const DRAIN_TIME: Span = Span::from_secs(1);
+const DRAIN_FEW_STARTS: u32 = 16;
+
+/// What waits at a gate, and how fast it drains.
+#[derive(Clone, Debug)]
+pub struct Backlog {
+    waiting: usize,
+    /// Sum of the estimated cost of what waits.
+    queued: u64,
+    /// The last dequeue, or the moment the queue became non-empty.
+    head_since: Instant,
+    /// Since when the gate has been saturated, reset at each start.
+    saturated_since: Option<Instant>,
+    /// Evidence of the drain rate: cost started, in how much saturated time, in how many starts.
+    drained: f64,
+    drain_time: f64,
+    drain_starts: u32,
+    /// `drain_time ÷ drained`, kept so that a decision needs no division. Zero when unknown.
+    time_per_cost: f64,
+    /// Delay of other stages on the way to the handler, summed.
+    other_stages: Span,
+    ages: Option<Ages>,
+}
+
+/// Arrival order of what waits, kept only for policies that ask for the oldest.
+#[derive(Clone, Debug, Default)]
+struct Ages {
+    links: Links,
+    order: List,
+    arrived: Vec<Instant>,
+}
+
+impl Backlog {
+    /// Nothing waits, nothing is known. `ages` keeps arrival order for [`DelaySignal::Oldest`].
+    pub(crate) fn new(ages: bool) -> Self {
+        Self {
+            waiting: 0,
+            queued: 0,
+            head_since: Instant::ZERO,
+            saturated_since: None,
+            drained: 0.0,
+            drain_time: 0.0,
+            drain_starts: 0,
+            time_per_cost: 0.0,
+            other_stages: Span::ZERO,
+            ages: ages.then(Ages::default),
+        }
+    }
+
+    /// How many requests wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Cost started per second of saturated time, none while unknown.
+    pub fn drain_rate(&self) -> Option<f64> {
+        (self.time_per_cost > 0.0).then(|| 1e9 / self.time_per_cost)
+    }
+
+    /// How long a request that arrived now would wait for what is already queued.
+    pub fn predicted_wait(&self) -> Span {
+        Span::from_nanos((self.queued as f64 * self.time_per_cost) as u64)
+    }
+
+    /// The delay at `now`; zero when nothing waits anywhere.
+    pub fn delay(&self, now: Instant, signal: DelaySignal) -> Span {
+        let here = match (signal, &self.ages) {
+            _ if self.waiting == 0 => Span::ZERO,
+            (DelaySignal::Oldest, Some(ages)) => ages.oldest(now),
+            _ => self.predicted_wait().max(now.since(self.head_since)),
+        };
+        here + self.other_stages
+    }
+
+    /// Reports the delay of the stages before this queue (kernel, parser), or behind it.
+    pub(crate) fn set_other_stages(&mut self, delay: Span) {
+        self.other_stages = delay;
+    }
+
+    pub(crate) fn on_enqueue(&mut self, now: Instant, place: usize, arrived: Instant, cost: Cost) {
+        if self.waiting == 0 {
+            self.head_since = now;
+        }
+        self.waiting += 1;
+        self.queued = self.queued.saturating_add(cost.0);
+        if let Some(ages) = &mut self.ages {
+            ages.insert(place, arrived);
+        }
+    }
+
+    /// A request left the queue; `started` tells a start from a cancel, push-out or drop.
+    pub(crate) fn on_dequeue(&mut self, now: Instant, place: usize, cost: Cost, started: bool) {
+        debug_assert!(self.waiting > 0, "dequeue from an empty queue");
+        self.waiting -= 1;
+        self.queued = self.queued.saturating_sub(cost.0);
+        if let Some(ages) = &mut self.ages {
+            ages.remove(place);
+        }
+        if started {
+            self.head_since = now;
+            if let Some(since) = self.saturated_since {
+                self.count_drain(cost, now.since(since));
+                self.saturated_since = Some(now);
+            }
+        }
+    }
+
+    /// Whether, after a dispatch, something waits while every slot is taken.
+    pub(crate) fn set_saturated(&mut self, now: Instant, saturated: bool) {
+        match (saturated, self.saturated_since) {
+            (true, None) => self.saturated_since = Some(now),
+            (false, Some(_)) => self.saturated_since = None,
+            _ => {}
+        }
+    }
+
+    /// Forgets the drain rate, as when the unit of cost has changed.
+    pub(crate) fn forget_drain_rate(&mut self) {
+        (self.drained, self.drain_time, self.drain_starts, self.time_per_cost) = (0.0, 0.0, 0, 0.0);
+    }
+
+    fn count_drain(&mut self, cost: Cost, time: Span) {
+        self.drained += cost.0 as f64;
+        self.drain_time += time.as_nanos() as f64;
+        self.drain_starts += 1;
+        let long = self.drain_time >= DRAIN_TIME.as_nanos() as f64
+            && self.drain_starts >= DRAIN_FEW_STARTS;
+        if self.drain_starts >= DRAIN_STARTS || long {
+            self.drained /= 2.0;
+            self.drain_time /= 2.0;
+            self.drain_starts /= 2;
+        }
+        if self.drained > 0.0 && self.drain_starts > 1 {
+            self.time_per_cost = self.drain_time / self.drained;
+        }
+    }
+
+    pub(crate) fn invariants(&self) {
+        assert!(self.waiting > 0 || self.queued == 0, "an empty queue holds cost {}", self.queued);
+        assert!(self.time_per_cost >= 0.0 && self.time_per_cost.is_finite());
+    }
+}
+
+impl Ages {
+    fn oldest(&self, now: Instant) -> Span {
+        self.order.front().map_or(Span::ZERO, |place| now.since(self.arrived[place]))
+    }
+
+    fn insert(&mut self, place: usize, arrived: Instant) {
+        if place >= self.arrived.len() {
+            self.arrived.resize(place + 1, Instant::ZERO);
+        }
+        self.arrived[place] = arrived;
+        self.links.push_back(&mut self.order, place);
+    }
+
+    fn remove(&mut self, place: usize) {
+        self.links.remove(&mut self.order, place);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(micros: u64) -> Instant {
+        Instant::ZERO + Span::from_micros(micros)
+    }
+
+    /// papers.md trap 7: an empty queue reads as zero, however long ago the last dequeue was.
+    #[test]
+    fn an_empty_queue_has_no_delay() {
+        let mut backlog = Backlog::new(true);
+        backlog.on_enqueue(at(0), 0, at(0), Cost(10));
+        backlog.on_dequeue(at(5), 0, Cost(10), true);
+        for signal in [DelaySignal::Drain, DelaySignal::Oldest] {
+            assert_eq!(backlog.delay(at(1_000_000), signal), Span::ZERO);
+        }
+    }
+
+    /// papers.md trap 6: the signal rises while nothing completes.
+    #[test]
+    fn the_delay_rises_while_nothing_is_dequeued() {
+        let mut backlog = Backlog::new(false);
+        backlog.on_enqueue(at(10), 0, at(10), Cost(1));
+        assert_eq!(backlog.delay(at(60), DelaySignal::Drain), Span::from_micros(50));
+        backlog.set_other_stages(Span::from_micros(7));
+        assert_eq!(backlog.delay(at(60), DelaySignal::Drain), Span::from_micros(57));
+    }
+
+    #[test]
+    fn the_drain_rate_is_measured_only_while_saturated() {
+        let mut backlog = Backlog::new(false);
+        // Starts at once: no evidence.
+        for n in 0..100 {
+            backlog.on_enqueue(at(n), 0, at(n), Cost(1_000));
+            backlog.on_dequeue(at(n), 0, Cost(1_000), true);
+        }
+        assert_eq!(backlog.drain_rate(), None);
+        // Saturated: one start of cost 1,000 every 10 µs.
+        for place in 0..100 {
+            backlog.on_enqueue(at(100), place, at(100), Cost(1_000));
+        }
+        backlog.set_saturated(at(100), true);
+        for place in 0..50u64 {
+            backlog.on_dequeue(at(110 + 10 * place), place as usize, Cost(1_000), true);
+        }
+        assert_eq!(backlog.drain_rate(), Some(1e8));
+        assert_eq!(backlog.predicted_wait(), Span::from_micros(500));
+    }
+
+    #[test]
+    fn the_oldest_is_found_whatever_leaves_first() {
+        let mut backlog = Backlog::new(true);
+        for place in 0..3 {
+            backlog.on_enqueue(at(place), place as usize, at(place), Cost(1));
+        }
+        backlog.on_dequeue(at(5), 0, Cost(1), false);
+        assert_eq!(backlog.delay(at(9), DelaySignal::Oldest), Span::from_micros(8));
+    }
+}

@@ -1,0 +1,99 @@
+//! Slots: how many requests may execute at once.
+//!
+//! Too few, and the service idles; too many, and the queue moves out of the gate into the service,
+//! where nobody sees it and the gate is blind.
+
+mod fixed;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Problems;
+use crate::time::{Instant, Span};
+use crate::verdict::Outcome;
+
+pub use fixed::Fixed;
+
+/// A bound on concurrent execution.
+pub trait Slots: fmt::Debug + Send {
+    /// The name used in configuration and figures.
+    fn name(&self) -> &'static str;
+
+    /// How many slots there are now, at least one.
+    fn limit(&self) -> u32;
+
+    /// A request got a slot. `running` counts it.
+    fn on_start(&mut self, _now: Instant, _running: u32) {}
+
+    /// A request gave its slot back after holding it for `service`. `running` no longer counts it,
+    /// `waiting` is what waits for a slot, `shedding` whether the gate has refused lately.
+    fn on_finish(&mut self, _now: Instant, _finish: Finish) {}
+
+    /// How much longer requests take behind the gate than they did unloaded: a queue the gate
+    /// cannot see, added to its delay.
+    fn excess(&self) -> Span {
+        Span::ZERO
+    }
+
+    /// A copy that can be asked without effect on this one.
+    fn clone_box(&self) -> Box<dyn Slots>;
+}
+
+/// Facts about a slot that was given back.
+#[derive(Clone, Copy, Debug)]
+pub struct Finish {
+    /// How long it was held.
+    pub service: Span,
+    /// How the request ended.
+    pub outcome: Outcome,
+    /// Requests still executing.
+    pub running: u32,
+    /// Requests that wait for a slot.
+    pub waiting: usize,
+    /// Whether the gate has refused anything since the last finish.
+    pub shedding: bool,
+}
+
+impl Clone for Box<dyn Slots> {
+    fn clone(&self) -> Self {
+        self.clone_box()
+    }
+}
+
+/// Every way to bound execution with its parameters; in TOML the key `slots` chooses.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "slots", rename_all = "kebab-case")]
+pub enum SlotsConfig {
+    /// A number that does not change.
+    Fixed(fixed::FixedConfig),
+}
+
+impl Default for SlotsConfig {
+    fn default() -> Self {
+        Self::Fixed(fixed::FixedConfig::default())
+    }
+}
+
+impl SlotsConfig {
+    /// `count` slots, always.
+    pub fn fixed(count: u32) -> Self {
+        Self::Fixed(FixedConfig { count })
+    }
+
+    /// Builds the bound.
+    pub fn build(&self, _now: Instant) -> Box<dyn Slots> {
+        match self {
+            Self::Fixed(config) => Box::new(Fixed::new(config)),
+        }
+    }
+
+    /// Notes everything that is wrong with the parameters.
+    pub fn validate(&self, problems: &mut Problems) {
+        match self {
+            Self::Fixed(config) => config.validate(problems),
+        }
+    }
+}
+
+pub use fixed::FixedConfig;

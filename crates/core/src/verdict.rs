@@ -1,0 +1,237 @@
+//! Answers: the gate's [`Verdict`], the throttle's [`Passage`], the [`Rejection`] both may carry,
+//! and the [`Outcome`] of work that was let in.
+
+use std::fmt;
+
+use crate::time::Span;
+
+/// A gate's answer to an arrival.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Verdict {
+    /// Let it in.
+    Admit,
+    /// Let it in, but ask the handler for its cheaper answer.
+    Degrade,
+    /// Let it in if a less important request that waits can be pushed out for it, else turn it
+    /// away.
+    Displace(Rejection),
+    /// Turn it away.
+    Refuse(Rejection),
+}
+
+/// A throttle's answer to a request that wants to leave.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Passage {
+    /// Send it now.
+    Send,
+    /// Keep it until a credit or token comes.
+    Hold,
+    /// Turn it away here, without touching the network.
+    Reject(Rejection),
+}
+
+/// A refusal that explains itself.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rejection {
+    /// Why.
+    pub reason: Reason,
+    /// What was measured, in the unit [`Reason::unit`] names.
+    pub measured: f64,
+    /// The limit it exceeded, in the same unit.
+    pub limit: f64,
+    /// What the caller should do.
+    pub advice: Advice,
+}
+
+impl Rejection {
+    /// A refusal because `measured` exceeds `limit`.
+    pub const fn new(reason: Reason, measured: f64, limit: f64, advice: Advice) -> Self {
+        Self { reason, measured, limit, advice }
+    }
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (reason, unit) = (self.reason, self.reason.unit());
+        write!(
+            f,
+            "{}: {} {unit}, limit {} {unit}; ",
+            reason.describe(),
+            self.measured,
+            self.limit
+        )?;
+        match self.advice {
+            Advice::Elsewhere => f.write_str("retry elsewhere"),
+            Advice::Later(span) => write!(f, "retry after {span}"),
+            Advice::Never => f.write_str("do not retry"),
+        }
+    }
+}
+
+/// What a caller should do about a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// Another replica may well take it: retry at once, elsewhere.
+    Elsewhere,
+    /// Not before this time has passed.
+    Later(Span),
+    /// Overloaded; don't retry ("Handling Overload", Deciding to Retry).
+    Never,
+}
+
+/// Why a request was turned away. A closed list: metrics, wire and documentation follow it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// Queueing delay above the drop threshold (active queue management).
+    Delay,
+    /// Less important than the cursor.
+    Rank,
+    /// Less important than the cursor of a service further down the path.
+    Downstream,
+    /// The predicted wait is longer than this rank may wait.
+    Wait,
+    /// The deadline has passed.
+    Expired,
+    /// The deadline cannot be met.
+    Infeasible,
+    /// The bounded queue is full.
+    Full,
+    /// A more important request took its place.
+    PushedOut,
+    /// Neither a credit nor the free cursor allows it.
+    Credit,
+    /// Above a rate that was granted or found.
+    Rate,
+    /// Above a quota.
+    Quota,
+    /// Utilization above the threshold of its criticality.
+    Utilization,
+    /// The caller throttles itself by chance, in proportion to refusals.
+    Throttle,
+    /// Shed at random.
+    Chance,
+    /// The retry budget is spent, or a layer below said not to retry.
+    Budget,
+    /// The gate is closing down.
+    Draining,
+}
+
+impl Reason {
+    /// All reasons.
+    pub const ALL: [Self; 16] = [
+        Self::Delay,
+        Self::Rank,
+        Self::Downstream,
+        Self::Wait,
+        Self::Expired,
+        Self::Infeasible,
+        Self::Full,
+        Self::PushedOut,
+        Self::Credit,
+        Self::Rate,
+        Self::Quota,
+        Self::Utilization,
+        Self::Throttle,
+        Self::Chance,
+        Self::Budget,
+        Self::Draining,
+    ];
+
+    /// The word used on the wire and in metrics.
+    pub const fn token(self) -> &'static str {
+        match self {
+            Self::Delay => "delay",
+            Self::Rank => "rank",
+            Self::Downstream => "downstream",
+            Self::Wait => "wait",
+            Self::Expired => "expired",
+            Self::Infeasible => "infeasible",
+            Self::Full => "full",
+            Self::PushedOut => "pushed-out",
+            Self::Credit => "credit",
+            Self::Rate => "rate",
+            Self::Quota => "quota",
+            Self::Utilization => "utilization",
+            Self::Throttle => "throttle",
+            Self::Chance => "chance",
+            Self::Budget => "budget",
+            Self::Draining => "draining",
+        }
+    }
+
+    /// The reason behind a token of [`Reason::token`].
+    pub fn from_token(token: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|reason| reason.token() == token)
+    }
+
+    /// The unit of a rejection's `measured` and `limit`.
+    pub const fn unit(self) -> &'static str {
+        match self {
+            Self::Delay | Self::Wait | Self::Expired | Self::Infeasible => "ns",
+            Self::Rank | Self::Downstream | Self::PushedOut => "ranks",
+            Self::Full | Self::Credit | Self::Budget | Self::Draining => "requests",
+            Self::Rate | Self::Quota => "per second",
+            Self::Utilization | Self::Throttle | Self::Chance => "of one",
+        }
+    }
+
+    /// One clause for a person.
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Self::Delay => "queueing delay is above the drop threshold",
+            Self::Rank => "less important than what is let in now",
+            Self::Downstream => "less important than what a service further down lets in",
+            Self::Wait => "would wait longer than its rank may",
+            Self::Expired => "its deadline has passed",
+            Self::Infeasible => "its deadline cannot be met",
+            Self::Full => "the queue is full",
+            Self::PushedOut => "a more important request took its place",
+            Self::Credit => "the caller has no credit left",
+            Self::Rate => "above the granted rate",
+            Self::Quota => "above its quota",
+            Self::Utilization => "utilization is above the threshold of its criticality",
+            Self::Throttle => "the callee refuses too many, so the caller holds back",
+            Self::Chance => "shed at random",
+            Self::Budget => "no retry is left",
+            Self::Draining => "closing down",
+        }
+    }
+}
+
+/// How work that was let in ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Answered, be it with an application error.
+    Serve,
+    /// Broke: timeout, crash, unreachable. May be a sign of load.
+    Fail,
+    /// Given up by the caller: says nothing about load.
+    Cancel,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_have_distinct_tokens_that_read_back() {
+        for reason in Reason::ALL {
+            assert_eq!(Reason::from_token(reason.token()), Some(reason));
+        }
+        assert_eq!(Reason::from_token("because"), None);
+    }
+
+    #[test]
+    fn a_rejection_tells_reason_limit_and_advice() {
+        let rejection = Rejection::new(
+            Reason::Delay,
+            200_000.0,
+            160_000.0,
+            Advice::Later(Span::from_millis(3)),
+        );
+        let text = rejection.to_string();
+        for part in ["drop threshold", "200000 ns", "160000 ns", "retry after 3ms"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+}
