@@ -11,6 +11,7 @@
 //!                                        └► on_leave      (cancelled, expired, pushed out)
 //! ```
 
+mod breakwater;
 mod open;
 
 use std::fmt;
@@ -18,7 +19,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Problems;
-use crate::context::CallerId;
+use crate::context::{CallerId, Context};
 use crate::feedback::Feedback;
 use crate::meter::Cost;
 use crate::request::{Cx, Request};
@@ -26,6 +27,7 @@ use crate::signal::Backlog;
 use crate::time::{Instant, Span};
 use crate::verdict::{Outcome, Verdict};
 
+pub use breakwater::{Breakwater, BreakwaterConfig};
 pub use open::Open;
 
 /// A server-side policy.
@@ -68,6 +70,9 @@ pub trait Admission: fmt::Debug + Send {
 
     /// A request that was let in has left without being served.
     fn on_leave(&mut self, _cx: &mut Cx<'_>, _request: &Request) {}
+
+    /// A caller tells its demand and sheds without sending a request.
+    fn on_report(&mut self, _cx: &mut Cx<'_>, _backlog: &Backlog, _context: &Context) {}
 
     /// The machine's utilization, 1 being full.
     fn on_utilization(&mut self, _cx: &mut Cx<'_>, _utilization: f64) {}
@@ -149,6 +154,8 @@ pub struct Issued {
 pub enum AdmissionConfig {
     /// No control.
     Open,
+    /// Server-driven credits.
+    Breakwater(BreakwaterConfig),
 }
 
 impl Default for AdmissionConfig {
@@ -159,16 +166,18 @@ impl Default for AdmissionConfig {
 
 impl AdmissionConfig {
     /// Builds the policy.
-    pub fn build(&self, _now: Instant) -> Box<dyn Admission> {
+    pub fn build(&self, now: Instant) -> Box<dyn Admission> {
         match self {
             Self::Open => Box::new(Open),
+            Self::Breakwater(config) => Box::new(Breakwater::new(config, now)),
         }
     }
 
     /// Notes everything that is wrong with the parameters.
-    pub fn validate(&self, _problems: &mut Problems) {
+    pub fn validate(&self, problems: &mut Problems) {
         match self {
             Self::Open => {}
+            Self::Breakwater(config) => config.validate(problems),
         }
     }
 }
