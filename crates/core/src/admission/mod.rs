@@ -13,6 +13,7 @@
 
 mod breakwater;
 mod open;
+mod tide;
 
 use std::fmt;
 
@@ -29,6 +30,7 @@ use crate::verdict::{Outcome, Verdict};
 
 pub use breakwater::{Breakwater, BreakwaterConfig};
 pub use open::Open;
+pub use tide::{Tide, TideConfig};
 
 /// A server-side policy.
 ///
@@ -156,11 +158,13 @@ pub enum AdmissionConfig {
     Open,
     /// Server-driven credits.
     Breakwater(BreakwaterConfig),
+    /// Credits decide how much, ranks decide what.
+    Tide(TideConfig),
 }
 
 impl Default for AdmissionConfig {
     fn default() -> Self {
-        Self::Open
+        Self::Tide(TideConfig::default())
     }
 }
 
@@ -170,6 +174,7 @@ impl AdmissionConfig {
         match self {
             Self::Open => Box::new(Open),
             Self::Breakwater(config) => Box::new(Breakwater::new(config, now)),
+            Self::Tide(config) => Box::new(Tide::new(config, now)),
         }
     }
 
@@ -178,6 +183,7 @@ impl AdmissionConfig {
         match self {
             Self::Open => {}
             Self::Breakwater(config) => config.validate(problems),
+            Self::Tide(config) => config.validate(problems),
         }
     }
 }

@@ -41,6 +41,9 @@ pub(crate) struct Windows {
     hungry: List,
     content: List,
     drained: Links,
+    /// Callers that were told a cursor short of open, longest ago first.
+    by_telling: List,
+    strict: Links,
     notices: VecDeque<CallerId>,
 }
 
@@ -99,6 +102,8 @@ impl Windows {
             hungry: List::EMPTY,
             content: List::EMPTY,
             drained: Links::default(),
+            by_telling: List::EMPTY,
+            strict: Links::default(),
             notices: VecDeque::new(),
         }
     }
@@ -163,6 +168,7 @@ impl Windows {
         self.set_window(now, key, 0);
         self.unfile_drained(key);
         self.silence.remove(&mut self.by_silence, key.index());
+        self.strict.remove(&mut self.by_telling, key.index());
         self.callers.remove(key);
     }
 
@@ -248,27 +254,31 @@ impl Windows {
 
     /// Notes the cursor that `caller` is being told.
     pub(crate) fn tell_cursor(&mut self, caller: CallerId, cursor: Cursor) {
-        if let Some(holder) = self.places.get(&caller).and_then(|key| self.callers.get_mut(*key)) {
-            holder.told = cursor;
+        let Some(key) = self.places.get(&caller).copied() else { return };
+        let Some(holder) = self.callers.get_mut(key) else { return };
+        holder.told = cursor;
+        self.strict.remove(&mut self.by_telling, key.index());
+        if cursor < Cursor::OPEN {
+            self.strict.push_back(&mut self.by_telling, key.index());
         }
     }
 
     /// Asks for a message to up to `limit` callers that were told a cursor stricter than `bound`,
-    /// those not heard of for longest first: they are the ones that wait. Returns how many.
-    pub(crate) fn notify_stricter_than(&mut self, bound: Cursor, limit: usize) -> usize {
-        let mut asked = 0;
-        let mut place = self.by_silence.front();
-        while let Some(at) = place.filter(|_| asked < limit) {
-            place = self.silence.after(at);
-            let Some(key) = self.callers.key_at(at) else { break };
-            let holder = self.callers.get_mut(key).expect("listed callers are stored");
-            if holder.told < bound && holder.in_flight == 0 {
-                holder.told = Cursor::OPEN;
+    /// longest ago first. Those with something in flight hear of it anyway.
+    pub(crate) fn notify_stricter_than(&mut self, bound: Cursor, limit: usize) {
+        for _ in 0..limit {
+            let Some(key) = self.by_telling.front().and_then(|place| self.callers.key_at(place))
+            else {
+                return;
+            };
+            let Some(holder) = self.callers.get(key).filter(|holder| holder.told < bound) else {
+                return;
+            };
+            self.strict.remove(&mut self.by_telling, key.index());
+            if holder.in_flight == 0 {
                 self.notices.push_back(holder.caller);
-                asked += 1;
             }
         }
-        asked
     }
 
     // === hand-over ===
