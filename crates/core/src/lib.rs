@@ -49,6 +49,7 @@ pub mod schedule;
 pub mod signal;
 pub mod slab;
 pub mod slots;
+pub mod testing;
 pub mod throttle;
 pub mod time;
 pub mod verdict;

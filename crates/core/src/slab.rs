@@ -100,6 +100,14 @@ impl<T> Slab<T> {
         })
     }
 
+    /// All entries, to change, in order of their place.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Key, &mut T)> {
+        self.slots.iter_mut().enumerate().filter_map(|(index, slot)| {
+            let key = Key { index: index as u32, generation: slot.generation };
+            slot.value.as_mut().map(|value| (key, value))
+        })
+    }
+
     /// How many entries there are.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()

@@ -192,8 +192,7 @@ impl Gate {
         if outcome == Outcome::Serve {
             self.service.add(held.as_nanos() as f64);
             if self.costs.settle(request.context.workflow, cost) {
-                // Until now cost was a guess, and so was the drain rate in terms of it.
-                self.backlog.forget_drain_rate();
+                self.replace_guesses();
             }
         }
         let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
@@ -641,6 +640,17 @@ impl Gate {
                 self.actions.push_back(Action::Start { id, degraded });
             }
         }
+    }
+
+    /// The first cost is known: what waits was counted by a guess until now.
+    fn replace_guesses(&mut self) {
+        let mut queued = 0;
+        for (_, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.state == State::Waiting)
+        {
+            entry.request.cost = self.costs.estimate(entry.request.context.workflow);
+            queued += entry.request.cost.0;
+        }
+        self.backlog.recount(queued);
     }
 
     /// Counts a refusal and, when many requests are retries, advises against one more: others are

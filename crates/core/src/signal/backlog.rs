@@ -152,8 +152,9 @@ impl Backlog {
         }
     }
 
-    /// Forgets the drain rate, as when the unit of cost has changed.
-    pub(crate) fn forget_drain_rate(&mut self) {
+    /// The cost of what waits was estimated anew; what was measured in old estimates is forgotten.
+    pub(crate) fn recount(&mut self, queued: u64) {
+        self.queued = queued;
         (self.drained, self.drain_time, self.drain_starts, self.time_per_cost) = (0.0, 0.0, 0, 0.0);
     }
 
