@@ -34,6 +34,7 @@ pub mod balance;
 pub mod caller;
 pub mod config;
 pub mod context;
+pub mod credit;
 pub mod event;
 pub mod feedback;
 pub mod gate;

@@ -11,14 +11,16 @@
 //!                                        └► on_leave      (cancelled, expired, pushed out)
 //! ```
 
+mod breakwater;
 mod open;
+mod tide;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::Problems;
-use crate::context::CallerId;
+use crate::context::{CallerId, Context};
 use crate::feedback::Feedback;
 use crate::meter::Cost;
 use crate::request::{Cx, Request};
@@ -26,7 +28,9 @@ use crate::signal::Backlog;
 use crate::time::{Instant, Span};
 use crate::verdict::{Outcome, Verdict};
 
+pub use breakwater::{Breakwater, BreakwaterConfig};
 pub use open::Open;
+pub use tide::{Tide, TideConfig};
 
 /// A server-side policy.
 ///
@@ -68,6 +72,9 @@ pub trait Admission: fmt::Debug + Send {
 
     /// A request that was let in has left without being served.
     fn on_leave(&mut self, _cx: &mut Cx<'_>, _request: &Request) {}
+
+    /// A caller tells its demand and sheds without sending a request.
+    fn on_report(&mut self, _cx: &mut Cx<'_>, _backlog: &Backlog, _context: &Context) {}
 
     /// The machine's utilization, 1 being full.
     fn on_utilization(&mut self, _cx: &mut Cx<'_>, _utilization: f64) {}
@@ -149,26 +156,34 @@ pub struct Issued {
 pub enum AdmissionConfig {
     /// No control.
     Open,
+    /// Server-driven credits.
+    Breakwater(BreakwaterConfig),
+    /// Credits decide how much, ranks decide what.
+    Tide(TideConfig),
 }
 
 impl Default for AdmissionConfig {
     fn default() -> Self {
-        Self::Open
+        Self::Tide(TideConfig::default())
     }
 }
 
 impl AdmissionConfig {
     /// Builds the policy.
-    pub fn build(&self, _now: Instant) -> Box<dyn Admission> {
+    pub fn build(&self, now: Instant) -> Box<dyn Admission> {
         match self {
             Self::Open => Box::new(Open),
+            Self::Breakwater(config) => Box::new(Breakwater::new(config, now)),
+            Self::Tide(config) => Box::new(Tide::new(config, now)),
         }
     }
 
     /// Notes everything that is wrong with the parameters.
-    pub fn validate(&self, _problems: &mut Problems) {
+    pub fn validate(&self, problems: &mut Problems) {
         match self {
             Self::Open => {}
+            Self::Breakwater(config) => config.validate(problems),
+            Self::Tide(config) => config.validate(problems),
         }
     }
 }

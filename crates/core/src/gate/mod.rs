@@ -283,6 +283,13 @@ impl Gate {
         self.downstream.take_sheds(callee)
     }
 
+    /// A caller tells its demand and sheds without sending a request.
+    pub fn on_report(&mut self, now: Instant, context: &Context) {
+        let now = self.advance(now);
+        let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
+        self.admission.on_report(&mut cx, &self.backlog, context);
+    }
+
     /// The machine's utilization as the driver measures it, 1 being full.
     pub fn on_utilization(&mut self, now: Instant, utilization: f64) {
         let now = self.advance(now);

@@ -3,6 +3,7 @@
 //! A [`Throttle`] stands before one endpoint. It hears what came back and answers one question per
 //! request. One algorithm per file; [`ThrottleConfig`] lists them all.
 
+mod credit;
 mod open;
 
 use std::fmt;
@@ -16,6 +17,7 @@ use crate::request::Cx;
 use crate::time::{Instant, Span};
 use crate::verdict::{Outcome, Passage, Rejection};
 
+pub use credit::{Credit, CreditConfig};
 pub use open::Open;
 
 /// A client-side policy for one endpoint.
@@ -91,6 +93,8 @@ pub enum ThrottleConfig {
     /// Sends everything.
     #[default]
     Open,
+    /// Sends by the window and the cursors that gates announce (Breakwater and tide).
+    Credit(CreditConfig),
 }
 
 impl ThrottleConfig {
@@ -98,13 +102,15 @@ impl ThrottleConfig {
     pub fn build(&self, _now: Instant, _seed: u64) -> Box<dyn Throttle> {
         match self {
             Self::Open => Box::new(Open),
+            Self::Credit(config) => Box::new(Credit::new(config)),
         }
     }
 
     /// Notes everything that is wrong with the parameters.
-    pub fn validate(&self, _problems: &mut Problems) {
+    pub fn validate(&self, problems: &mut Problems) {
         match self {
             Self::Open => {}
+            Self::Credit(config) => config.validate(problems),
         }
     }
 }

@@ -1,0 +1,537 @@
+//! Who has the credits: a window per caller, absolute and with in-flight requests included.
+//!
+//! Breakwater §3.3 hands credits out lazily, with the responses that are sent anyway:
+//!
+//! 1. demand is what a caller said it has waiting, refreshed by every request;
+//! 2. overcommitment `max((pool − issued) ÷ callers, 1)` is added, since demand is old when it is
+//!    used;
+//! 3. below the pool, a window grows to demand + overcommitment, as far as open credits reach;
+//!    above it, it shrinks: in the paper at once to demand + overcommitment, in its code by one
+//!    credit per response;
+//! 4. a caller left without credits and without anything in flight is *drained*: it cannot tell its
+//!    demand any more. When the pool has open credits, drained callers are granted one each by an
+//!    unsolicited message, those with known demand first.
+//!
+//! The convention is that of the code (papers.md 1.2, items 3 and 4): `window = in flight + unused`,
+//! and the sum of all windows is `issued`, always. The paper's `c` is the unused part alone.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use super::PoolForm;
+use crate::admission::Issued;
+use crate::context::CallerId;
+use crate::list::{Links, List};
+use crate::rank::Cursor;
+use crate::rng::mix;
+use crate::slab::{Key, Slab};
+use crate::time::{Instant, Span};
+
+/// Windows of all callers.
+#[derive(Clone, Debug)]
+pub(crate) struct Windows {
+    places: HashMap<CallerId, Key, BuildHasherDefault<IdHasher>>,
+    callers: Slab<Holder>,
+    /// Sum of all windows.
+    issued: u64,
+    /// All callers, the one not heard of for longest first.
+    by_silence: List,
+    silence: Links,
+    /// Drained callers that said they want more, longest first, and all other drained ones.
+    hungry: List,
+    content: List,
+    drained: Links,
+    /// Callers that were told a cursor short of open, longest ago first.
+    by_telling: List,
+    strict: Links,
+    notices: VecDeque<CallerId>,
+}
+
+/// One caller.
+#[derive(Clone, Debug)]
+struct Holder {
+    caller: CallerId,
+    window: u32,
+    in_flight: u32,
+    /// What it said it has waiting.
+    demand: u32,
+    heard: Instant,
+    /// Since when it has held credits without a break.
+    holding_since: Instant,
+    /// Whether a request of it was refused since the last response.
+    refused: bool,
+    /// Which list of drained callers it is in, if any.
+    drained: Option<Drained>,
+    /// The cursor it was last told, for policies that announce one.
+    told: Cursor,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Drained {
+    Hungry,
+    Content,
+}
+
+/// How credits are shared out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Share {
+    /// Credits there are.
+    pub(crate) total: u32,
+    /// Most for one caller.
+    pub(crate) per_caller: u32,
+    /// Paper or code.
+    pub(crate) form: PoolForm,
+    /// Whether more than the known demand is given. Without it, demand has to be synchronised.
+    pub(crate) overcommit: bool,
+    /// Callers that held credits this long make room for hungry ones.
+    pub(crate) turn: Option<Span>,
+}
+
+/// Callers remembered at once. Beyond it the one silent for longest without anything in flight is
+/// forgotten; if there is none, newcomers are treated like unknown callers.
+const CALLERS: usize = 1 << 17;
+
+impl Windows {
+    pub(crate) fn new() -> Self {
+        Self {
+            places: HashMap::default(),
+            callers: Slab::default(),
+            issued: 0,
+            by_silence: List::EMPTY,
+            silence: Links::default(),
+            hungry: List::EMPTY,
+            content: List::EMPTY,
+            drained: Links::default(),
+            by_telling: List::EMPTY,
+            strict: Links::default(),
+            notices: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn issued(&self) -> u64 {
+        self.issued
+    }
+
+    pub(crate) fn callers(&self) -> usize {
+        self.callers.len()
+    }
+
+    pub(crate) fn has_drained(&self) -> bool {
+        !self.hungry.is_empty() || !self.content.is_empty()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn window(&self, caller: CallerId) -> Option<u32> {
+        Some(self.callers.get(*self.places.get(&caller)?)?.window)
+    }
+
+    pub(crate) fn poll_notice(&mut self) -> Option<CallerId> {
+        self.notices.pop_front()
+    }
+
+    // === facts ===
+
+    /// A request of `caller` is in; the first one registers it. False for callers without an entry.
+    pub(crate) fn on_request(&mut self, now: Instant, caller: CallerId, demand: u32) -> bool {
+        let Some(key) = self.hear(now, caller) else { return false };
+        let holder = self.callers.get_mut(key).expect("heard callers are stored");
+        holder.in_flight += 1;
+        holder.demand = demand;
+        // Less demand takes effect at once (papers.md 1.2 item 5); a caller beyond its window, as
+        // happens when it was cut while requests were under way, holds what it uses.
+        let window =
+            holder.window.min(holder.in_flight.saturating_add(demand)).max(holder.in_flight);
+        self.set_window(now, key, window);
+        true
+    }
+
+    /// A request of `caller` has ended, served or not.
+    pub(crate) fn on_end(&mut self, caller: CallerId, refused: bool) {
+        let Some(key) = self.places.get(&caller).copied() else { return };
+        let holder = self.callers.get_mut(key).expect("placed callers are stored");
+        holder.in_flight = holder.in_flight.saturating_sub(1);
+        holder.refused |= refused;
+    }
+
+    /// A message without a request: the caller tells its demand.
+    pub(crate) fn on_report(&mut self, now: Instant, caller: CallerId, demand: u32) {
+        let Some(key) = self.hear(now, caller) else { return };
+        let holder = self.callers.get_mut(key).expect("heard callers are stored");
+        holder.demand = demand;
+        let window = holder.window.min(holder.in_flight.saturating_add(demand));
+        self.set_window(now, key, window);
+        self.file_drained(key);
+    }
+
+    pub(crate) fn on_gone(&mut self, now: Instant, caller: CallerId) {
+        let Some(key) = self.places.remove(&caller) else { return };
+        self.set_window(now, key, 0);
+        self.unfile_drained(key);
+        self.silence.remove(&mut self.by_silence, key.index());
+        self.strict.remove(&mut self.by_telling, key.index());
+        self.callers.remove(key);
+    }
+
+    /// Forgets callers not heard of since `before` with nothing in flight.
+    pub(crate) fn forget_silent(&mut self, now: Instant, before: Instant) {
+        while let Some(place) = self.by_silence.front() {
+            let Some(holder) = self.callers.key_at(place).and_then(|key| self.callers.get(key))
+            else {
+                break;
+            };
+            if holder.heard >= before || holder.in_flight > 0 {
+                break;
+            }
+            let caller = holder.caller;
+            self.on_gone(now, caller);
+        }
+    }
+
+    // === decisions ===
+
+    /// The window to tell `caller` now, none if it has no entry.
+    pub(crate) fn assign(&mut self, now: Instant, caller: CallerId, share: &Share) -> Option<u32> {
+        let key = *self.places.get(&caller)?;
+        let window = self.target(now, key, share);
+        let holder = self.callers.get_mut(key)?;
+        holder.refused = false;
+        self.set_window(now, key, window);
+        self.file_drained(key);
+        Some(window)
+    }
+
+    /// Steps 2 and 3 of the module's prose.
+    fn target(&self, now: Instant, key: Key, share: &Share) -> u32 {
+        let holder = self.callers.get(key).expect("placed callers are stored");
+        let total = u64::from(share.total);
+        let open = total.saturating_sub(self.issued);
+        let overcommit = match share.overcommit {
+            true => {
+                u32::try_from(open / self.callers.len().max(1) as u64).unwrap_or(u32::MAX).max(1)
+            }
+            false => 0,
+        };
+        let wanted = holder.in_flight.saturating_add(holder.demand).saturating_add(overcommit);
+        let mut window = if self.issued < total {
+            let reachable = u64::from(holder.window) + open;
+            u32::try_from(reachable).unwrap_or(u32::MAX).min(wanted)
+        } else if self.issued > total {
+            wanted.min(holder.window.saturating_sub(1))
+        } else {
+            wanted.min(holder.window)
+        };
+        // The code keeps a caller alive unless one of its requests was just refused (item 6).
+        if share.form == PoolForm::Code && window == 0 && holder.window > 0 && !holder.refused {
+            window = overcommit;
+        }
+        let held = now.since(holder.holding_since);
+        if share.turn.is_some_and(|turn| held > turn)
+            && !self.hungry.is_empty()
+            && self.issued >= total
+        {
+            window = 0;
+        }
+        window.min(share.per_caller).max(holder.in_flight)
+    }
+
+    /// Grants drained callers one credit each while the pool has open ones, and notes that they
+    /// have to be told. At most `limit` at once.
+    pub(crate) fn grant_drained(&mut self, now: Instant, total: u32, limit: usize) {
+        for _ in 0..limit {
+            if self.issued >= u64::from(total) {
+                return;
+            }
+            let Some(place) = self.hungry.front().or(self.content.front()) else { return };
+            let key = self.callers.key_at(place).expect("drained callers are stored");
+            self.unfile_drained(key);
+            self.set_window(now, key, 1);
+            let holder = self.callers.get(key).expect("drained callers are stored");
+            self.notices.push_back(holder.caller);
+        }
+    }
+
+    // === cursors told ===
+
+    /// Notes the cursor that `caller` is being told.
+    pub(crate) fn tell_cursor(&mut self, caller: CallerId, cursor: Cursor) {
+        let Some(key) = self.places.get(&caller).copied() else { return };
+        let Some(holder) = self.callers.get_mut(key) else { return };
+        holder.told = cursor;
+        self.strict.remove(&mut self.by_telling, key.index());
+        if cursor < Cursor::OPEN {
+            self.strict.push_back(&mut self.by_telling, key.index());
+        }
+    }
+
+    /// Asks for a message to up to `limit` callers that were told a cursor stricter than `bound`,
+    /// longest ago first. Those with something in flight hear of it anyway.
+    pub(crate) fn notify_stricter_than(&mut self, bound: Cursor, limit: usize) {
+        for _ in 0..limit {
+            let Some(key) = self.by_telling.front().and_then(|place| self.callers.key_at(place))
+            else {
+                return;
+            };
+            let Some(holder) = self.callers.get(key).filter(|holder| holder.told < bound) else {
+                return;
+            };
+            self.strict.remove(&mut self.by_telling, key.index());
+            if holder.in_flight == 0 {
+                self.notices.push_back(holder.caller);
+            }
+        }
+    }
+
+    // === hand-over ===
+
+    pub(crate) fn export(&self) -> Vec<Issued> {
+        self.callers
+            .iter()
+            .map(|(_, holder)| Issued {
+                caller: holder.caller,
+                window: holder.window,
+                in_flight: holder.in_flight,
+            })
+            .collect()
+    }
+
+    pub(crate) fn import(&mut self, now: Instant, issued: &[Issued]) {
+        for entry in issued {
+            let Some(key) = self.hear(now, entry.caller) else { continue };
+            if let Some(holder) = self.callers.get_mut(key) {
+                holder.in_flight = entry.in_flight;
+            }
+            self.set_window(now, key, entry.window.max(entry.in_flight));
+        }
+    }
+
+    pub(crate) fn invariants(&self) {
+        let sum: u64 = self.callers.iter().map(|(_, holder)| u64::from(holder.window)).sum();
+        assert_eq!(sum, self.issued, "the sum of windows is what is issued");
+        assert_eq!(self.places.len(), self.callers.len());
+        for (key, holder) in self.callers.iter() {
+            let drained = self.drained.contains(key.index());
+            assert_eq!(drained, holder.drained.is_some());
+            assert!(!drained || holder.window == 0, "drained callers have no credits");
+        }
+    }
+
+    // === inside ===
+
+    /// The entry of a caller that was just heard of, a new one if there is room.
+    fn hear(&mut self, now: Instant, caller: CallerId) -> Option<Key> {
+        if caller == CallerId::UNKNOWN {
+            return None;
+        }
+        if let Some(key) = self.places.get(&caller).copied() {
+            self.silence.remove(&mut self.by_silence, key.index());
+            self.silence.push_back(&mut self.by_silence, key.index());
+            self.callers.get_mut(key)?.heard = now;
+            self.unfile_drained(key);
+            return Some(key);
+        }
+        if self.callers.len() >= CALLERS {
+            let oldest = self.callers.key_at(self.by_silence.front()?)?;
+            let holder = self.callers.get(oldest)?;
+            if holder.in_flight > 0 {
+                return None;
+            }
+            let forgotten = holder.caller;
+            self.on_gone(now, forgotten);
+        }
+        let key = self.callers.insert_with(|_| Holder {
+            caller,
+            window: 0,
+            in_flight: 0,
+            demand: 0,
+            heard: now,
+            holding_since: now,
+            refused: false,
+            drained: None,
+            told: Cursor::OPEN,
+        });
+        self.places.insert(caller, key);
+        self.silence.push_back(&mut self.by_silence, key.index());
+        Some(key)
+    }
+
+    fn set_window(&mut self, now: Instant, key: Key, window: u32) {
+        let Some(holder) = self.callers.get_mut(key) else { return };
+        if holder.window == 0 && window > 0 {
+            holder.holding_since = now;
+        }
+        self.issued = self.issued - u64::from(holder.window) + u64::from(window);
+        holder.window = window;
+        if window > 0 {
+            self.unfile_drained(key);
+        }
+    }
+
+    /// Puts a caller without credits and without anything in flight among the drained ones.
+    fn file_drained(&mut self, key: Key) {
+        let Some(holder) = self.callers.get_mut(key) else { return };
+        if holder.window > 0 || holder.in_flight > 0 || holder.drained.is_some() {
+            return;
+        }
+        let (list, kind) = match holder.demand {
+            0 => (&mut self.content, Drained::Content),
+            _ => (&mut self.hungry, Drained::Hungry),
+        };
+        holder.drained = Some(kind);
+        self.drained.push_back(list, key.index());
+    }
+
+    fn unfile_drained(&mut self, key: Key) {
+        let Some(holder) = self.callers.get_mut(key) else { return };
+        match holder.drained.take() {
+            None => {}
+            Some(Drained::Hungry) => drop(self.drained.remove(&mut self.hungry, key.index())),
+            Some(Drained::Content) => drop(self.drained.remove(&mut self.content, key.index())),
+        }
+    }
+}
+
+/// Caller ids are random numbers already; mixing them once keeps chosen ones from piling up.
+#[derive(Clone, Copy, Debug, Default)]
+struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = mix(self.0 ^ u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, id: u64) {
+        self.0 = mix(id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn share(total: u32, form: PoolForm) -> Share {
+        Share { total, per_caller: 63, form, overcommit: true, turn: None }
+    }
+
+    /// Ten callers, `issued` credits in all, the first with `in_flight` requests and `unused` credits.
+    fn ten_callers(issued: u32, unused: u32, demand: u32) -> Windows {
+        let mut windows = Windows::new();
+        let now = Instant::ZERO;
+        let rest = issued - unused;
+        let entries: Vec<Issued> = (1..=10)
+            .map(|caller| Issued {
+                caller: CallerId(caller),
+                window: if caller == 1 {
+                    unused
+                } else {
+                    rest / 9 + u32::from(caller as u32 - 2 < rest % 9)
+                },
+                in_flight: 0,
+            })
+            .collect();
+        windows.import(now, &entries);
+        let key = windows.places[&CallerId(1)];
+        windows.callers.get_mut(key).unwrap().demand = demand;
+        assert_eq!(windows.issued(), u64::from(issued));
+        windows
+    }
+
+    /// papers.md 11.1, distribution. Nothing is in flight, so the window is the paper's `c`.
+    #[test]
+    fn distributes_as_published() {
+        for (total, issued, demand, unused, expected) in
+            [(100, 40, 3, 2, 9), (40, 100, 3, 5, 4), (40, 100, 3, 20, 4)]
+        {
+            let mut windows = ten_callers(issued, unused, demand);
+            let window = windows.assign(Instant::ZERO, CallerId(1), &share(total, PoolForm::Paper));
+            assert_eq!(window, Some(expected), "{total} {issued} {demand} {unused}");
+            windows.invariants();
+        }
+    }
+
+    /// papers.md trap 3: no callers, no division; trap 12: nobody keeps a credit by right.
+    #[test]
+    fn a_caller_can_be_drained_and_is_woken_by_an_explicit_grant() {
+        let (mut windows, now) = (Windows::new(), Instant::ZERO);
+        windows.on_request(now, CallerId(7), 5);
+        windows.on_end(CallerId(7), true);
+        assert_eq!(windows.assign(now, CallerId(7), &share(0, PoolForm::Paper)), Some(0));
+        assert!(windows.has_drained());
+        windows.grant_drained(now, 0, 10);
+        assert_eq!(windows.poll_notice(), None, "no open credit, no grant");
+        windows.grant_drained(now, 1, 10);
+        assert_eq!(windows.poll_notice(), Some(CallerId(7)));
+        assert_eq!((windows.window(CallerId(7)), windows.issued()), (Some(1), 1));
+        windows.invariants();
+    }
+
+    /// papers.md 1.2 item 6.
+    #[test]
+    fn the_code_form_keeps_callers_alive_until_one_is_refused() {
+        let (mut windows, now) = (Windows::new(), Instant::ZERO);
+        for refused in [false, true] {
+            windows.on_request(now, CallerId(7), 0);
+            windows.on_end(CallerId(7), refused);
+            let window = windows.assign(now, CallerId(7), &share(0, PoolForm::Code));
+            assert_eq!(window, Some(u32::from(!refused)));
+        }
+    }
+
+    #[test]
+    fn long_holders_make_room_for_hungry_callers() {
+        let (mut windows, now) = (Windows::new(), Instant::ZERO);
+        let fair = Share { turn: Some(Span::from_millis(1)), ..share(1, PoolForm::Paper) };
+        for caller in [1, 2] {
+            windows.on_request(now, CallerId(caller), 9);
+        }
+        windows.on_end(CallerId(2), true);
+        assert_eq!(windows.assign(now, CallerId(2), &fair), Some(0));
+        windows.on_end(CallerId(1), false);
+        assert_eq!(windows.assign(now, CallerId(1), &fair), Some(1), "its turn is not over");
+        let later = now + Span::from_millis(2);
+        assert_eq!(windows.assign(later, CallerId(1), &fair), Some(0));
+        windows.grant_drained(later, 1, 1);
+        assert_eq!(windows.poll_notice(), Some(CallerId(2)));
+        windows.invariants();
+    }
+
+    #[test]
+    fn silent_callers_are_forgotten_with_their_credits() {
+        let (mut windows, now) = (Windows::new(), Instant::ZERO);
+        windows.on_request(now, CallerId(1), 0);
+        windows.on_end(CallerId(1), false);
+        windows.assign(now, CallerId(1), &share(100, PoolForm::Paper));
+        assert!(windows.issued() > 0);
+        windows.forget_silent(now, Instant::from_nanos(5));
+        assert_eq!((windows.issued(), windows.callers()), (0, 0));
+        windows.invariants();
+    }
+
+    proptest! {
+        /// The sum of windows is what is issued after every step, also with callers that vanish.
+        #[test]
+        fn credits_are_conserved(ops in prop::collection::vec((0..7u8, 1..6u64, 0..8u32, 0..40u32), 0..300)) {
+            let mut windows = Windows::new();
+            for (step, (op, caller, demand, total)) in ops.into_iter().enumerate() {
+                let (now, caller) = (Instant::from_nanos(step as u64), CallerId(caller));
+                let form = if total % 2 == 0 { PoolForm::Paper } else { PoolForm::Code };
+                match op {
+                    0 | 1 => drop(windows.on_request(now, caller, demand)),
+                    2 => windows.on_end(caller, demand % 2 == 0),
+                    3 => drop(windows.assign(now, caller, &share(total, form))),
+                    4 => windows.grant_drained(now, total, 3),
+                    5 => windows.on_report(now, caller, demand),
+                    _ => windows.on_gone(now, caller),
+                }
+                windows.invariants();
+            }
+        }
+    }
+}
