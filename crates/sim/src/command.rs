@@ -1,0 +1,80 @@
+//! The simulator as a command: a plan file in, reports out. The command line is a thin wrapper.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tidegate_core::Span;
+
+use crate::plan::{Plan, PlanError, Point};
+use crate::report::Report;
+use crate::world::simulate;
+
+/// What to simulate.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The plan.
+    pub plan: PathBuf,
+    /// A seed other than the plan's.
+    pub seed: Option<u64>,
+    /// Values to set otherwise, as `path=value`.
+    pub sets: Vec<String>,
+    /// Length of a step of the series, if one is wanted.
+    pub series: Option<Span>,
+    /// Threads to use; all cores if zero.
+    pub threads: usize,
+}
+
+/// Reads the plan and runs all of it.
+pub fn run(
+    options: &Options,
+    progress: impl Fn(usize, usize) + Sync,
+) -> Result<Vec<Report>, PlanError> {
+    let path = &options.plan;
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| PlanError(vec![format!("{}: {error}", path.display())]))?;
+    let name =
+        path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
+    let mut plan = Plan::parse(&name, &text, &options.sets)?;
+    plan.seed = options.seed.unwrap_or(plan.seed);
+    for point in &mut plan.points {
+        point.scenario.series = options.series;
+    }
+    Ok(run_plan(&plan, options.threads, progress))
+}
+
+/// Runs all points of a plan on `threads` threads (all cores if zero). The reports come in the
+/// order of the points and do not depend on the number of threads.
+pub fn run_plan(
+    plan: &Plan,
+    threads: usize,
+    progress: impl Fn(usize, usize) + Sync,
+) -> Vec<Report> {
+    let count = plan.points.len();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = if threads == 0 { cores } else { threads }.clamp(1, count.max(1));
+    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let reports = Mutex::new(vec![None; count]);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(point) = plan.points.get(number) else { break };
+                    let report = run_point(plan, point, plan.seed);
+                    reports.lock().expect("no thread panics while it holds this")[number] =
+                        Some(report);
+                    progress(done.fetch_add(1, Ordering::Relaxed) + 1, count);
+                }
+            });
+        }
+    });
+    let reports = reports.into_inner().expect("no thread panicked");
+    reports.into_iter().map(|report| report.expect("every point was run")).collect()
+}
+
+/// Runs one point of a plan.
+pub fn run_point(plan: &Plan, point: &Point, seed: u64) -> Report {
+    let measure = simulate(&point.scenario, seed).expect("a plan's configurations are checked");
+    Report::new(plan, point, seed, measure)
+}

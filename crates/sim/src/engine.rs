@@ -1,0 +1,155 @@
+//! Virtual time: a queue of what will happen, in the order in which it will.
+//!
+//! Two events of the same nanosecond happen in the order in which they were scheduled, so a run is
+//! the same on every machine and every day.
+
+use tidegate_core::{Instant, Span};
+
+/// Something that will happen.
+#[derive(Clone, Copy, Debug)]
+struct Entry<E> {
+    at: Instant,
+    /// Order of scheduling, the tie-break.
+    sequence: u64,
+    event: E,
+}
+
+impl<E> Entry<E> {
+    fn before(&self, other: &Self) -> bool {
+        (self.at, self.sequence) < (other.at, other.sequence)
+    }
+}
+
+/// A queue of events: a heap with four children per node, which is shallow and touches few cache
+/// lines.
+#[derive(Clone, Debug)]
+pub struct Engine<E> {
+    now: Instant,
+    sequence: u64,
+    heap: Vec<Entry<E>>,
+}
+
+const CHILDREN: usize = 4;
+
+impl<E: Copy> Engine<E> {
+    /// Nothing will happen; it is the epoch.
+    pub fn new() -> Self {
+        Self { now: Instant::ZERO, sequence: 0, heap: Vec::new() }
+    }
+
+    /// The present moment: that of the last event taken.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// `event` will happen at `at`, or now if that has passed.
+    pub fn at(&mut self, at: Instant, event: E) {
+        self.sequence += 1;
+        self.heap.push(Entry { at: at.max(self.now), sequence: self.sequence, event });
+        self.sift_up(self.heap.len() - 1);
+    }
+
+    /// `event` will happen when `delay` has passed.
+    pub fn after(&mut self, delay: Span, event: E) {
+        self.at(self.now + delay, event);
+    }
+
+    /// Moves to the next event, if there is one before `end`.
+    pub fn next_before(&mut self, end: Instant) -> Option<E> {
+        if self.heap.first()?.at >= end {
+            return None;
+        }
+        let first = self.heap.swap_remove(0);
+        if !self.heap.is_empty() {
+            self.sift_down();
+        }
+        debug_assert!(first.at >= self.now, "time goes forward");
+        self.now = first.at;
+        Some(first.event)
+    }
+
+    fn sift_up(&mut self, mut place: usize) {
+        let entry = self.heap[place];
+        while place > 0 {
+            let parent = (place - 1) / CHILDREN;
+            if !entry.before(&self.heap[parent]) {
+                break;
+            }
+            self.heap[place] = self.heap[parent];
+            place = parent;
+        }
+        self.heap[place] = entry;
+    }
+
+    fn sift_down(&mut self) {
+        let (mut place, entry, len) = (0, self.heap[0], self.heap.len());
+        loop {
+            let first = place * CHILDREN + 1;
+            if first >= len {
+                break;
+            }
+            let mut least = first;
+            for child in first + 1..(first + CHILDREN).min(len) {
+                if self.heap[child].before(&self.heap[least]) {
+                    least = child;
+                }
+            }
+            if !self.heap[least].before(&entry) {
+                break;
+            }
+            self.heap[place] = self.heap[least];
+            place = least;
+        }
+        self.heap[place] = entry;
+    }
+}
+
+impl<E: Copy> Default for Engine<E> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Whatever is scheduled and taken, the order is that of a stable sort by time.
+        #[test]
+        fn events_come_in_order_of_time_then_of_scheduling(
+            ops in prop::collection::vec(prop::option::weighted(0.7, 0u64..20), 1..200)
+        ) {
+            let mut engine = Engine::new();
+            let mut model: Vec<(u64, usize)> = Vec::new();
+            for (n, op) in ops.into_iter().enumerate() {
+                match op {
+                    Some(delay) => {
+                        engine.after(Span::from_nanos(delay), n);
+                        model.push((engine.now().as_nanos() + delay, n));
+                        model.sort();
+                    }
+                    None => {
+                        let expected = (!model.is_empty()).then(|| model.remove(0));
+                        let taken = engine.next_before(Instant::FAR);
+                        prop_assert_eq!(taken, expected.map(|(_, n)| n));
+                        if let Some((at, _)) = expected {
+                            prop_assert_eq!(engine.now().as_nanos(), at);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_happens_at_or_after_the_end() {
+        let mut engine = Engine::new();
+        engine.at(Instant::from_nanos(5), 'a');
+        assert_eq!(engine.next_before(Instant::from_nanos(5)), None);
+        assert_eq!(engine.next_before(Instant::from_nanos(6)), Some('a'));
+        assert_eq!(engine.next_before(Instant::FAR), None);
+    }
+}

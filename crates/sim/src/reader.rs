@@ -1,0 +1,210 @@
+//! Reading tables so that every problem is found, not only the first, and each with its line.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use tidegate_core::Span;
+use toml::de::{DeTable, DeValue};
+use toml::{Table, Value};
+
+use crate::plan::PlanError;
+
+/// Problems of a plan, each once, in the order they were found.
+#[derive(Debug)]
+pub(crate) struct Problems {
+    /// Line of every key, by its path.
+    lines: BTreeMap<String, usize>,
+    found: Vec<String>,
+}
+
+impl Problems {
+    pub(crate) fn new(text: &str) -> Self {
+        let mut lines = BTreeMap::new();
+        if let Ok(table) = DeTable::parse(text) {
+            find_lines(table.get_ref(), "", text, &mut lines);
+        }
+        Self { lines, found: Vec::new() }
+    }
+
+    /// Notes that the value at `path` has a problem.
+    pub(crate) fn note(&mut self, path: &str, problem: &str) {
+        let line = self.line(path).map_or(String::new(), |line| format!("line {line}: "));
+        let space = if path.is_empty() || problem.is_empty() { "" } else { " " };
+        let text = format!("{line}{path}{space}{problem}");
+        // A grid reads the same lines many times.
+        if !self.found.contains(&text) {
+            self.found.push(text);
+        }
+    }
+
+    /// The line of `path`, or of the table it should be in.
+    fn line(&self, path: &str) -> Option<usize> {
+        self.lines.get(path).copied().or_else(|| self.line(path.rsplit_once('.')?.0))
+    }
+
+    pub(crate) fn into_result(self) -> Result<(), PlanError> {
+        if self.found.is_empty() { Ok(()) } else { Err(PlanError(self.found)) }
+    }
+}
+
+fn find_lines(table: &DeTable<'_>, path: &str, text: &str, lines: &mut BTreeMap<String, usize>) {
+    for (key, value) in table.iter() {
+        let path = join(path, key.get_ref());
+        let before = &text.as_bytes()[..key.span().start.min(text.len())];
+        lines.insert(path.clone(), 1 + before.iter().filter(|byte| **byte == b'\n').count());
+        if let DeValue::Table(inner) = value.get_ref() {
+            find_lines(inner, &path, text, lines);
+        }
+    }
+}
+
+fn join(path: &str, key: &str) -> String {
+    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
+}
+
+/// Reads the values of one table. What was never asked for is unknown and reported at the end.
+#[derive(Debug)]
+pub(crate) struct Reader<'a> {
+    table: &'a Table,
+    path: String,
+    asked: Vec<String>,
+    problems: &'a mut Problems,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(table: &'a Table, problems: &'a mut Problems) -> Self {
+        Self { table, path: String::new(), asked: Vec::new(), problems }
+    }
+
+    pub(crate) fn note(&mut self, key: &str, problem: &str) {
+        let path = if key.is_empty() { self.path.clone() } else { join(&self.path, key) };
+        self.problems.note(&path, problem);
+    }
+
+    /// `key` is known, whoever reads it.
+    pub(crate) fn known(&mut self, key: &str) {
+        self.asked.push(key.to_owned());
+    }
+
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.table.contains_key(key)
+    }
+
+    pub(crate) fn value(&mut self, key: &str) -> Option<Value> {
+        self.known(key);
+        self.table.get(key).cloned()
+    }
+
+    pub(crate) fn text(&mut self, key: &str, default: &str) -> String {
+        match self.value(key) {
+            None => default.to_owned(),
+            Some(Value::String(text)) => text,
+            Some(_) => {
+                self.note(key, "is not text");
+                default.to_owned()
+            }
+        }
+    }
+
+    pub(crate) fn span(&mut self, key: &str, default: Span) -> Span {
+        let result = match self.value(key) {
+            None => return default,
+            Some(Value::String(text)) => Span::from_str(&text).map_err(|error| error.to_string()),
+            Some(other) => {
+                Err(format!("{other} is not a time: write it as text, such as \"80us\""))
+            }
+        };
+        result.unwrap_or_else(|error| {
+            self.note(key, &format!(": {error}"));
+            default
+        })
+    }
+
+    pub(crate) fn number(&mut self, key: &str, default: f64, low: f64, high: f64) -> f64 {
+        let number = match self.value(key) {
+            None => return default,
+            Some(Value::Float(number)) => number,
+            Some(Value::Integer(number)) => number as f64,
+            Some(other) => {
+                self.note(key, &format!("= {other} is not a number"));
+                return default;
+            }
+        };
+        if !(low..=high).contains(&number) {
+            self.note(key, &format!("= {number} is not allowed: {low} to {high}"));
+            return default;
+        }
+        number
+    }
+
+    pub(crate) fn numbers(&mut self, key: &str) -> Vec<f64> {
+        let Some(Value::Array(values)) = self.value(key) else { return Vec::new() };
+        let number = |value: &Value| value.as_float().or(value.as_integer().map(|n| n as f64));
+        let numbers: Vec<f64> = values.iter().filter_map(number).collect();
+        if numbers.len() < values.len() || numbers.iter().any(|n| !(*n >= 0.0 && n.is_finite())) {
+            self.note(key, "must be numbers, none below zero");
+        }
+        numbers
+    }
+
+    pub(crate) fn whole(&mut self, key: &str, default: i64, low: i64, high: i64) -> i64 {
+        match self.value(key) {
+            None => default,
+            Some(Value::Integer(number)) if (low..=high).contains(&number) => number,
+            Some(other) => {
+                self.note(
+                    key,
+                    &format!("= {other} is not allowed: a whole number, {low} to {high}"),
+                );
+                default
+            }
+        }
+    }
+
+    /// Which of `choices` it is; the first is the default.
+    pub(crate) fn choice(&mut self, key: &str, choices: &[&str]) -> usize {
+        let text = self.text(key, choices[0]);
+        choices.iter().position(|choice| *choice == text).unwrap_or_else(|| {
+            self.note(key, &format!("= \"{text}\" is not allowed: {}", choices.join(", ")));
+            0
+        })
+    }
+
+    /// Reads the table at `key`, if there is one.
+    pub(crate) fn table(&mut self, key: &str, read: impl FnOnce(&mut Reader<'_>)) {
+        self.known(key);
+        match self.table.get(key) {
+            None => {}
+            Some(Value::Table(table)) => self.inside(key, table, read),
+            Some(_) => self.note(key, "is not a table"),
+        }
+    }
+
+    /// Reads every table in this one.
+    pub(crate) fn each_table(&mut self, mut read: impl FnMut(&str, &mut Reader<'_>)) {
+        let table = self.table;
+        for (key, value) in table {
+            self.known(key);
+            match value {
+                Value::Table(inner) => self.inside(key, inner, |reader| read(key, reader)),
+                _ => self.note(key, "is not a table"),
+            }
+        }
+    }
+
+    fn inside(&mut self, key: &str, table: &Table, read: impl FnOnce(&mut Reader<'_>)) {
+        let path = join(&self.path, key);
+        let mut reader = Reader { table, path, asked: Vec::new(), problems: self.problems };
+        read(&mut reader);
+        reader.finish();
+    }
+
+    /// Reports the keys that nobody asked for.
+    pub(crate) fn finish(mut self) {
+        for key in self.table.keys() {
+            if !self.asked.contains(key) {
+                self.note(key, "is not a known key");
+            }
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! What a run is reported as: one JSON object per line, or a table for people.
+
+use std::fmt::Write;
+
+use toml::Value;
+
+use crate::measure::{Fact, Measure, Row, ratio};
+use crate::plan::{Plan, Point};
+
+/// The measures of one run. The names of its JSON fields are stable.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The plan's name.
+    pub plan: String,
+    /// The policy's name.
+    pub policy: String,
+    /// The swept values.
+    pub point: Vec<(String, Value)>,
+    /// The run's seed.
+    pub seed: u64,
+    /// Requests simulated in all, warm-up included.
+    pub requests: u64,
+    /// Measured time in seconds.
+    pub duration_s: f64,
+    /// Requests per second that could be answered.
+    pub capacity_rps: f64,
+    /// Requests per second that were offered.
+    pub offered_rps: f64,
+    /// Requests per second answered within the SLO, from the moment of submission.
+    pub goodput_rps: f64,
+    /// Requests per second answered.
+    pub throughput_rps: f64,
+    /// Mean latency of answers.
+    pub mean_us: f64,
+    /// Median latency of answers.
+    pub p50_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// 99.9th percentile.
+    pub p999_us: f64,
+    /// Refused by the server ÷ arrived there.
+    pub drop_rate: f64,
+    /// Rejected by the caller ÷ offered.
+    pub local_reject_rate: f64,
+    /// Deadline passed ÷ offered.
+    pub expired_rate: f64,
+    /// Broken ÷ offered.
+    pub failed_rate: f64,
+    /// Mean time until the application learned of a server's refusal.
+    pub reject_delay_us: f64,
+    /// Messages received by the server ÷ requests that arrived there.
+    pub rx_per_request: f64,
+    /// Messages sent by the server ÷ requests that arrived there.
+    pub tx_per_request: f64,
+    /// Answered within the SLO ÷ offered, by quarters of the offered requests sorted by rank.
+    pub success_by_quarter: [f64; 4],
+    /// Jain's index of the callers' goodput.
+    pub jain_callers: f64,
+    /// Core time used ÷ core time there was.
+    pub utilization: f64,
+    /// Over time, if asked for.
+    pub series: Option<Vec<Row>>,
+}
+
+impl Report {
+    pub(crate) fn new(plan: &Plan, point: &Point, seed: u64, measure: Measure) -> Self {
+        let seconds = measure.to.since(measure.from).as_secs_f64();
+        let (window, latency) = (measure.window, &measure.latency);
+        let rate = |fact| window.get(fact) as f64 / seconds;
+        let micros = |q| latency.quantile(q).as_micros_f64();
+        Self {
+            plan: plan.name.clone(),
+            policy: point.policy.clone(),
+            point: point.values.iter().filter(|(path, _)| path != "policy").cloned().collect(),
+            seed,
+            requests: measure.total.get(Fact::Offered),
+            duration_s: seconds,
+            capacity_rps: point.scenario.capacity(),
+            offered_rps: rate(Fact::Offered),
+            goodput_rps: rate(Fact::Good),
+            throughput_rps: rate(Fact::Answered),
+            mean_us: latency.mean() / 1e3,
+            p50_us: micros(0.5),
+            p99_us: micros(0.99),
+            p999_us: micros(0.999),
+            drop_rate: window.ratio(Fact::Dropped, Fact::Arrived),
+            local_reject_rate: window.ratio(Fact::Rejected, Fact::Offered),
+            expired_rate: window.ratio(Fact::Expired, Fact::Offered),
+            failed_rate: window.ratio(Fact::Failed, Fact::Offered),
+            reject_delay_us: measure.reject_delay().as_micros_f64(),
+            rx_per_request: window.ratio(Fact::Received, Fact::Arrived),
+            tx_per_request: window.ratio(Fact::Sent, Fact::Arrived),
+            success_by_quarter: measure.success_by_quarter(),
+            jain_callers: measure.jain(),
+            utilization: measure.utilization(point.scenario.cores),
+            series: measure.series(),
+        }
+    }
+
+    /// One JSON object, without a line break.
+    pub fn to_json(&self) -> String {
+        let mut out = Object::new();
+        out.text("plan", &self.plan);
+        out.text("policy", &self.policy);
+        let mut point = Object::new();
+        for (path, value) in &self.point {
+            point.raw(path, &json(value));
+        }
+        out.raw("point", &point.end());
+        out.raw("seed", &self.seed.to_string());
+        out.raw("requests", &self.requests.to_string());
+        for (name, value, digits) in self.numbers() {
+            out.raw(name, &format!("{value:.digits$}"));
+        }
+        let quarters = self.success_by_quarter.map(|part| format!("{part:.5}"));
+        out.raw("success_by_quarter", &format!("[{}]", quarters.join(",")));
+        if let Some(series) = &self.series {
+            let rows: Vec<String> = series.iter().map(row_json).collect();
+            out.raw("series", &format!("[{}]", rows.join(",")));
+        }
+        out.end()
+    }
+
+    /// All plain numbers: name, value, digits after the point.
+    pub fn numbers(&self) -> [(&'static str, f64, usize); 19] {
+        [
+            ("duration_s", self.duration_s, 6),
+            ("capacity_rps", self.capacity_rps, 1),
+            ("offered_rps", self.offered_rps, 1),
+            ("goodput_rps", self.goodput_rps, 1),
+            ("throughput_rps", self.throughput_rps, 1),
+            ("mean_us", self.mean_us, 3),
+            ("p50_us", self.p50_us, 3),
+            ("p99_us", self.p99_us, 3),
+            ("p999_us", self.p999_us, 3),
+            ("drop_rate", self.drop_rate, 6),
+            ("local_reject_rate", self.local_reject_rate, 6),
+            ("expired_rate", self.expired_rate, 6),
+            ("failed_rate", self.failed_rate, 6),
+            ("reject_delay_us", self.reject_delay_us, 3),
+            ("rx_per_request", self.rx_per_request, 5),
+            ("tx_per_request", self.tx_per_request, 5),
+            ("jain_callers", self.jain_callers, 5),
+            ("utilization", self.utilization, 5),
+            ("goodput_share", ratio(self.goodput_rps, self.capacity_rps), 5),
+        ]
+    }
+}
+
+fn row_json(row: &Row) -> String {
+    let seconds = row.step.as_secs_f64();
+    let rate = |count: u64| format!("{:.1}", count as f64 / seconds);
+    let mut out = Object::new();
+    out.raw("t_ms", &format!("{:.3}", row.at.as_nanos() as f64 / 1e6));
+    out.raw("offered_rps", &rate(row.offered));
+    out.raw("goodput_rps", &rate(row.good));
+    out.raw("p99_us", &format!("{:.3}", row.p99.as_micros_f64()));
+    out.end()
+}
+
+/// A JSON object in the making.
+struct Object(String);
+
+impl Object {
+    fn new() -> Self {
+        Self("{".to_owned())
+    }
+
+    fn raw(&mut self, name: &str, value: &str) {
+        let comma = if self.0.len() > 1 { "," } else { "" };
+        let _ = write!(self.0, "{comma}{}:{value}", quoted(name));
+    }
+
+    fn text(&mut self, name: &str, value: &str) {
+        self.raw(name, &quoted(value));
+    }
+
+    fn end(mut self) -> String {
+        self.0.push('}');
+        self.0
+    }
+}
+
+fn json(value: &Value) -> String {
+    match value {
+        Value::Integer(number) => number.to_string(),
+        Value::Float(number) if number.is_finite() => number.to_string(),
+        Value::Boolean(value) => value.to_string(),
+        Value::String(text) => quoted(text),
+        Value::Array(values) => {
+            format!("[{}]", values.iter().map(json).collect::<Vec<_>>().join(","))
+        }
+        Value::Table(table) => {
+            let mut out = Object::new();
+            for (key, value) in table {
+                out.raw(key, &json(value));
+            }
+            out.end()
+        }
+        other => quoted(&other.to_string()),
+    }
+}
+
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            c if c < ' ' => {
+                let _ = write!(out, "\\u{:04x}", c as u32);
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// A table for people.
+pub fn table(reports: &[Report]) -> String {
+    let mut rows = vec![
+        [
+            "policy",
+            "point",
+            "offered/s",
+            "goodput/s",
+            "of cap",
+            "p50 µs",
+            "p99 µs",
+            "p99.9 µs",
+            "dropped",
+            "rejected",
+            "success by quarter",
+            "jain",
+            "util",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+    ];
+    for report in reports {
+        let point = report.point.iter().map(|(path, value)| {
+            let name = path.rsplit('.').next().unwrap_or(path);
+            format!("{name}={}", json(value).trim_matches('"'))
+        });
+        let quarters = report.success_by_quarter.map(|part| format!("{:.1}", part * 100.0));
+        rows.push(vec![
+            report.policy.clone(),
+            point.collect::<Vec<_>>().join(" "),
+            format!("{:.0}", report.offered_rps),
+            format!("{:.0}", report.goodput_rps),
+            format!("{:.1}%", 100.0 * ratio(report.goodput_rps, report.capacity_rps)),
+            format!("{:.1}", report.p50_us),
+            format!("{:.1}", report.p99_us),
+            format!("{:.1}", report.p999_us),
+            format!("{:.2}%", report.drop_rate * 100.0),
+            format!("{:.2}%", report.local_reject_rate * 100.0),
+            quarters.join(" "),
+            format!("{:.3}", report.jain_callers),
+            format!("{:.3}", report.utilization),
+        ]);
+    }
+    let width = |n: usize| rows.iter().map(|row| row[n].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
+    let mut out = String::new();
+    for row in &rows {
+        for (n, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            // The first two are words, the others numbers.
+            let _ = match n {
+                0 | 1 => write!(out, "{cell:<width$}  "),
+                _ => write!(out, "{cell:>width$}  "),
+            };
+        }
+        out.truncate(out.trim_end().len());
+        out.push('\n');
+    }
+    out
+}
