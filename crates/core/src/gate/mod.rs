@@ -16,14 +16,13 @@
 //!                   └──────── resume ──── Paused
 //! ```
 
+mod config;
 mod downstream;
 
 use std::collections::VecDeque;
 
-use serde::{Deserialize, Serialize};
-
-use crate::admission::{Admission, AdmissionConfig, Issued};
-use crate::config::{self, ConfigError, Problems};
+use crate::admission::{Admission, Issued};
+use crate::config::ConfigError;
 use crate::context::{CallerId, Context, Progress, Sheds, Workflow};
 use crate::event::{Event, Events, Misuse};
 use crate::feedback::{Feedback, GateId};
@@ -32,13 +31,14 @@ use crate::meter::{Cost, CostTable};
 use crate::request::{Cx, Request, RequestId};
 use crate::retry::AttemptHistogram;
 use crate::rng::{Rng, mix};
-use crate::schedule::{ScheduleConfig, Scheduler};
+use crate::schedule::Scheduler;
 use crate::signal::{Backlog, DelaySignal, Ewma};
 use crate::slab::{Key, Slab};
-use crate::slots::{Finish, Slots, SlotsConfig};
+use crate::slots::{Finish, Slots};
 use crate::time::{Instant, Span};
 use crate::verdict::{Advice, Outcome, Reason, Rejection, Verdict};
 
+pub use config::GateConfig;
 pub use downstream::CalleeId;
 use downstream::Downstream;
 
@@ -113,6 +113,9 @@ enum State {
     Waiting,
     Running,
     Paused,
+    /// Its refusal waits in `actions`. Only when that is drained may its place be used again, so
+    /// that a driver can keep payloads by place.
+    Refused,
 }
 
 impl Gate {
@@ -181,7 +184,7 @@ impl Gate {
         let now = self.advance(now);
         match self.entries.get(id).map(|entry| entry.state) {
             None => return self.ignore(now, Misuse::UnknownId),
-            Some(State::Waiting) => return self.ignore(now, Misuse::WrongState),
+            Some(State::Waiting | State::Refused) => return self.ignore(now, Misuse::WrongState),
             Some(State::Running) => self.running -= 1,
             Some(State::Paused) => {}
         }
@@ -226,7 +229,9 @@ impl Gate {
             None => self.ignore(now, Misuse::UnknownId),
             Some(State::Waiting) => {
                 self.take_out(now, id);
+                self.entries.remove(id);
             }
+            Some(State::Refused) => drop(self.entries.remove(id)),
             Some(State::Running | State::Paused) => self.finish(now, id, Outcome::Cancel, Cost(0)),
         }
     }
@@ -368,7 +373,14 @@ impl Gate {
 
     /// The next thing to do, none when all is done.
     pub fn poll(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        while let Some(action) = self.actions.pop_front() {
+            match action {
+                // Cancelled before it could be told.
+                Action::Refuse { id, .. } if self.entries.remove(id).is_none() => {}
+                action => return Some(action),
+            }
+        }
+        None
     }
 
     /// When to dispatch even if nothing comes in.
@@ -585,9 +597,11 @@ impl Gate {
         true
     }
 
-    /// Ends a request that waits, in every structure that knows it.
+    /// Takes a request that waits out of every structure but `entries`.
     fn take_out(&mut self, now: Instant, id: RequestId) -> Option<Request> {
-        let request = self.entries.remove(id)?.request;
+        let entry = self.entries.get_mut(id)?;
+        entry.state = State::Refused;
+        let request = entry.request;
         self.schedule.remove(id);
         self.dequeue(now, &request, false);
         self.leave(now, &request);
@@ -622,7 +636,7 @@ impl Gate {
         };
         match verdict {
             Verdict::Refuse(mut rejection) | Verdict::Displace(mut rejection) => {
-                self.entries.remove(id);
+                entry.state = State::Refused;
                 self.dequeue(now, &request, false);
                 self.leave(now, &request);
                 self.note_refusal(now, &request.context, &mut rejection);
@@ -691,7 +705,7 @@ impl Gate {
         for entry in &mut issued {
             entry.in_flight = 0;
         }
-        for (_, entry) in self.entries.iter() {
+        for (_, entry) in self.entries.iter().filter(|(_, entry)| entry.state != State::Refused) {
             let caller = entry.request.context.caller;
             match issued.binary_search_by_key(&caller, |entry| entry.caller) {
                 Ok(at) => issued[at].in_flight += 1,
@@ -726,70 +740,5 @@ impl Gate {
 
     fn ignore(&mut self, now: Instant, misuse: Misuse) {
         self.events.push(now, || Event::Ignore(misuse));
-    }
-}
-
-/// Parameters of a [`Gate`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct GateConfig {
-    /// Who may enter.
-    pub admission: AdmissionConfig,
-    /// Who is next.
-    pub schedule: ScheduleConfig,
-    /// How many execute at once.
-    pub slots: SlotsConfig,
-    /// Most requests that may wait: a bound on memory, not a control. Policies bound the wait in
-    /// time. Default 16,384, about 5 MB.
-    pub queue_limit: usize,
-    /// Delay from which on requests are let in *degraded*, so that handlers can answer cheaper.
-    /// Default: never (an hour).
-    pub degrade_delay: Span,
-    /// Share of retries among arrivals above which refusals say "don't retry" instead of "retry
-    /// elsewhere", 0 to 1. Lower gives up sooner. Default 0.1: the share that well-behaved callers'
-    /// budgets allow ("Handling Overload", Deciding to Retry).
-    pub retry_share: f64,
-}
-
-impl Default for GateConfig {
-    fn default() -> Self {
-        Self {
-            admission: AdmissionConfig::default(),
-            schedule: ScheduleConfig::default(),
-            slots: SlotsConfig::default(),
-            queue_limit: 16_384,
-            degrade_delay: Span::from_secs(3600),
-            retry_share: 0.1,
-        }
-    }
-}
-
-impl GateConfig {
-    /// Reads and checks a TOML block.
-    pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
-        let config: Self = config::parse(text)?;
-        config.check().map(|()| config)
-    }
-
-    /// Writes the configuration as TOML, every parameter in full.
-    pub fn to_toml(&self) -> String {
-        config::print(self)
-    }
-
-    /// Everything that is wrong with it, at once.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        let mut problems = Problems::default();
-        self.validate(&mut problems);
-        problems.into_result()
-    }
-
-    /// Notes everything that is wrong with the parameters.
-    pub fn validate(&self, problems: &mut Problems) {
-        problems.within("admission", |problems| self.admission.validate(problems));
-        problems.within("schedule", |problems| self.schedule.validate(problems));
-        problems.within("slots", |problems| self.slots.validate(problems));
-        let limit = self.queue_limit;
-        problems.check("queue_limit", limit, (1..=1 << 24).contains(&limit), "1 to 16777216");
-        problems.range("retry_share", self.retry_share, 0.0, 1.0);
     }
 }
