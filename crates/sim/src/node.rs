@@ -174,14 +174,21 @@ impl Node {
         self.tell_stage_delay(shared);
         let (call, context, service) = match body {
             Body::Request { call, context, service } => (call, context, service),
-            Body::Report { .. } => return None,
+            Body::Report { context } => {
+                self.gate.on_report(now, &context);
+                self.news = true;
+                return None;
+            }
             Body::Replies { .. } => unreachable!("replies go to clients"),
         };
         shared.count(Fact::Arrived);
         let outbox = self.outbox(client);
         (outbox.caller, outbox.workflow) = (context.caller, context.workflow);
         self.news = true;
-        match self.gate.arrive_stamped(now, arrived, &context) {
+        let verdict = self.gate.arrive_stamped(now, arrived, &context);
+        // It may have pushed out another, whose place it now has: that one is answered first.
+        self.act(shared);
+        match verdict {
             Ok(id) => {
                 let job = Job { client, call, service };
                 if id.index() >= self.jobs.len() {
@@ -280,6 +287,12 @@ impl Node {
     fn dispatch(&mut self, shared: &mut Shared) {
         self.news = false;
         self.gate.dispatch(shared.now());
+        self.act(shared);
+        self.arm(shared);
+    }
+
+    /// Does what the gate wants done.
+    fn act(&mut self, shared: &mut Shared) {
         while let Some(action) = self.gate.poll() {
             match action {
                 Action::Start { id, degraded: _ } => self.ready.push_back(id),
@@ -300,7 +313,6 @@ impl Node {
                 }
             }
         }
-        self.arm(shared);
     }
 
     // === helpers ===
