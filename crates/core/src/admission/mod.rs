@@ -144,17 +144,12 @@ pub struct Issued {
 }
 
 /// Every admission policy with its parameters; in TOML the key `policy` chooses.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "policy", rename_all = "kebab-case")]
 pub enum AdmissionConfig {
     /// No control.
+    #[default]
     Open,
-}
-
-impl Default for AdmissionConfig {
-    fn default() -> Self {
-        Self::Open
-    }
 }
 
 impl AdmissionConfig {
