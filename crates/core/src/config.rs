@@ -162,7 +162,7 @@ fn message(error: &toml::de::Error) -> String {
 }
 
 /// Writes a configuration as TOML.
-pub(crate) fn print<T: serde::Serialize>(config: &T) -> String {
+pub fn print<T: serde::Serialize>(config: &T) -> String {
     toml::to_string(config).expect("configurations are plain tables of strings and numbers")
 }
 
