@@ -131,25 +131,31 @@ fn pass(config: &str, with_feedback: bool, times: u64) {
     assert!(served >= times, "{served} of {times} were served: this measures something else");
 }
 
-/// A request arrives at a gate that has been overloaded for long: one slot, whose holder does not
-/// end, and a full queue. A policy that would let it in meets the bound of the queue.
+/// A request of the last rank arrives at a gate that has been overloaded for long: nothing ends, and
+/// the queue is full. A policy that would let it in meets the bound of the queue.
 fn refuse(config: &str, times: u64) {
+    const OVERLOADED: u64 = 20_000;
     let contexts = contexts();
     let config = GateConfig { queue_limit: 1000, ..gate_config(config) };
     let mut gate = Gate::new(&config, Instant::ZERO, 1).expect("checked");
     let mut now = Instant::ZERO;
     let mut refused = 0;
-    for n in 0..20_000 + times {
+    for n in 0..OVERLOADED + times {
         // Two seconds of growing delay, then the measured part goes on at the same pace.
         now += Span::from_micros(100);
-        let context = &contexts[n as usize % contexts.len()];
-        refused += u64::from(gate.arrive(now, context).is_err());
-        gate.dispatch(now);
+        let mut context = contexts[n as usize % contexts.len()];
+        if n < OVERLOADED {
+            let _ = gate.arrive(now, &context);
+            gate.dispatch(now);
+        } else {
+            context.rank = Rank::LAST;
+            refused += u64::from(gate.arrive(now, &context).is_err());
+        }
         while let Some(action) = gate.poll() {
             black_box(matches!(action, Action::Refuse { .. }));
         }
     }
-    assert!(refused >= times, "{refused} of {times} were refused: this measures something else");
+    assert_eq!(refused, times, "some were let in: this measures something else");
 }
 
 /// The next request is taken and another one added, while `depth` wait.
@@ -157,31 +163,39 @@ fn order(config: &str, depth: usize, times: u64) {
     let contexts = contexts();
     let mut rng = Rng::new(2);
     let mut schedule = gate_config(config).schedule.build();
-    let mut request = |n: u64, place: u64| {
+    // Made beforehand, so that it is the order that is counted: requests and their time to go.
+    let mut requests: Vec<(Request, Span)> = contexts
+        .iter()
+        .map(|context| {
+            let total = Span::from_nanos(1 + rng.below(1_000_000));
+            let request = Request {
+                id: RequestId::NOWHERE,
+                context: Context {
+                    progress: Progress { total, ..Progress::default() },
+                    ..*context
+                },
+                arrived: Instant::ZERO,
+                enqueued: Instant::ZERO,
+                cost: Cost::from(total),
+                attained: Span::from_nanos(rng.below(1_000_000)),
+            };
+            (request, Span::from_nanos(1 + rng.below(1_000_000_000)))
+        })
+        .collect();
+    for n in 0..depth as u64 + times {
         let now = Instant::from_nanos(n * 1_000);
-        let total = Span::from_nanos(1 + rng.below(1_000_000));
-        Request {
-            id: RequestId::from_u64(place),
-            context: Context {
-                deadline: now + Span::from_nanos(1 + rng.below(1_000_000_000)),
-                progress: Progress { total, ..Progress::default() },
-                ..contexts[n as usize % contexts.len()]
-            },
-            arrived: now,
-            enqueued: now,
-            cost: Cost::from(total),
-            attained: Span::from_nanos(rng.below(1_000_000)),
-        }
-    };
-    for n in 0..depth as u64 {
-        let request = request(n, n);
-        schedule.push(request.enqueued, &request);
-    }
-    for n in depth as u64..depth as u64 + times {
-        let id = schedule.pop(Instant::from_nanos(n * 1_000)).expect("some wait");
         // Places are reused, as in a gate.
-        let request = request(n, id.index() as u64);
-        schedule.push(request.enqueued, &request);
+        let place = if schedule.len() < depth {
+            n
+        } else {
+            schedule.pop(now).expect("some wait").index() as u64
+        };
+        let kind = n as usize % requests.len();
+        let (request, time_to_go) = &mut requests[kind];
+        request.id = RequestId::from_u64(place);
+        (request.arrived, request.enqueued) = (now, now);
+        request.context.deadline = now + *time_to_go;
+        schedule.push(now, request);
     }
     assert_eq!(schedule.len(), depth);
 }
