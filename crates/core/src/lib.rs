@@ -27,7 +27,12 @@
 //! gate.dispatch(now);
 //! ```
 
-#![warn(clippy::disallowed_methods)]
+#![deny(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    clippy::iter_over_hash_type,
+    reason = "the same inputs give the same decisions; clippy.toml gives the reason for each"
+)]
 
 pub mod admission;
 pub mod balance;
