@@ -11,7 +11,11 @@
 //!                                        └► on_leave      (cancelled, expired, pushed out)
 //! ```
 
+mod dagor;
+mod detector;
 mod open;
+#[cfg(test)]
+mod testing;
 
 use std::fmt;
 
@@ -26,6 +30,8 @@ use crate::signal::Backlog;
 use crate::time::{Instant, Span};
 use crate::verdict::{Outcome, Verdict};
 
+pub use dagor::{Dagor, DagorConfig, DagorForm};
+pub use detector::{DetectorConfig, LoadSignal};
 pub use open::Open;
 
 /// A server-side policy.
@@ -149,6 +155,8 @@ pub struct Issued {
 pub enum AdmissionConfig {
     /// No control.
     Open,
+    /// DAGOR: a cursor over ranks, moved once per window.
+    Dagor(DagorConfig),
 }
 
 impl Default for AdmissionConfig {
@@ -159,16 +167,18 @@ impl Default for AdmissionConfig {
 
 impl AdmissionConfig {
     /// Builds the policy.
-    pub fn build(&self, _now: Instant) -> Box<dyn Admission> {
+    pub fn build(&self, now: Instant) -> Box<dyn Admission> {
         match self {
             Self::Open => Box::new(Open),
+            Self::Dagor(config) => Box::new(Dagor::new(config, now)),
         }
     }
 
     /// Notes everything that is wrong with the parameters.
-    pub fn validate(&self, _problems: &mut Problems) {
+    pub fn validate(&self, problems: &mut Problems) {
         match self {
             Self::Open => {}
+            Self::Dagor(config) => config.validate(problems),
         }
     }
 }
