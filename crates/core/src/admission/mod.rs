@@ -11,9 +11,11 @@
 //!                                        └► on_leave      (cancelled, expired, pushed out)
 //! ```
 
+mod codel;
 mod dagor;
 mod detector;
 mod open;
+mod random;
 #[cfg(test)]
 mod testing;
 
@@ -30,9 +32,11 @@ use crate::signal::Backlog;
 use crate::time::{Instant, Span};
 use crate::verdict::{Outcome, Verdict};
 
+pub use codel::{Codel, CodelConfig, CodelForm};
 pub use dagor::{Dagor, DagorConfig, DagorForm};
 pub use detector::{DetectorConfig, LoadSignal};
 pub use open::Open;
+pub use random::{Random, RandomConfig};
 
 /// A server-side policy.
 ///
@@ -157,6 +161,10 @@ pub enum AdmissionConfig {
     Open,
     /// DAGOR: a cursor over ranks, moved once per window.
     Dagor(DagorConfig),
+    /// Sheds a share of all requests by chance.
+    Random(RandomConfig),
+    /// CoDel: sheds what waited too long in a standing queue.
+    Codel(CodelConfig),
 }
 
 impl Default for AdmissionConfig {
@@ -171,6 +179,8 @@ impl AdmissionConfig {
         match self {
             Self::Open => Box::new(Open),
             Self::Dagor(config) => Box::new(Dagor::new(config, now)),
+            Self::Random(config) => Box::new(Random::new(config, now)),
+            Self::Codel(config) => Box::new(Codel::new(config, now)),
         }
     }
 
@@ -179,6 +189,8 @@ impl AdmissionConfig {
         match self {
             Self::Open => {}
             Self::Dagor(config) => config.validate(problems),
+            Self::Random(config) => config.validate(problems),
+            Self::Codel(config) => config.validate(problems),
         }
     }
 }

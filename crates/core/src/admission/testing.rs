@@ -47,6 +47,12 @@ impl Bench {
         Self { policy, backlog, rng: Rng::new(1), events: Events::default() }
     }
 
+    /// A copy of the policy with all it has learned, and the same random numbers ahead.
+    pub(super) fn clone_at_rest(&self) -> Self {
+        let (policy, backlog) = (self.policy.clone(), self.backlog.clone());
+        Self { policy, backlog, rng: self.rng.clone(), events: Events::default() }
+    }
+
     /// Lets the policy hear one fact at `now`, settled first as a gate would.
     pub(super) fn tell<T>(
         &mut self,
