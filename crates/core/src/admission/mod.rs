@@ -16,8 +16,10 @@ mod dagor;
 mod detector;
 mod open;
 mod random;
+mod seda;
 #[cfg(test)]
 mod testing;
+mod utilization;
 
 use std::fmt;
 
@@ -37,6 +39,8 @@ pub use dagor::{Dagor, DagorConfig, DagorForm};
 pub use detector::{DetectorConfig, LoadSignal};
 pub use open::Open;
 pub use random::{Random, RandomConfig};
+pub use seda::{Seda, SedaConfig};
+pub use utilization::{Thresholds, Utilization, UtilizationConfig};
 
 /// A server-side policy.
 ///
@@ -165,6 +169,10 @@ pub enum AdmissionConfig {
     Random(RandomConfig),
     /// CoDel: sheds what waited too long in a standing queue.
     Codel(CodelConfig),
+    /// SEDA: token buckets whose rates follow a percentile of response times.
+    Seda(SedaConfig),
+    /// Thresholds of utilization by criticality.
+    Utilization(UtilizationConfig),
 }
 
 impl Default for AdmissionConfig {
@@ -181,6 +189,8 @@ impl AdmissionConfig {
             Self::Dagor(config) => Box::new(Dagor::new(config, now)),
             Self::Random(config) => Box::new(Random::new(config, now)),
             Self::Codel(config) => Box::new(Codel::new(config, now)),
+            Self::Seda(config) => Box::new(Seda::new(config, now)),
+            Self::Utilization(config) => Box::new(Utilization::new(config, now)),
         }
     }
 
@@ -191,6 +201,8 @@ impl AdmissionConfig {
             Self::Dagor(config) => config.validate(problems),
             Self::Random(config) => config.validate(problems),
             Self::Codel(config) => config.validate(problems),
+            Self::Seda(config) => config.validate(problems),
+            Self::Utilization(config) => config.validate(problems),
         }
     }
 }
