@@ -11,6 +11,7 @@
 //!                                        └► on_leave      (cancelled, expired, pushed out)
 //! ```
 
+mod chain;
 mod codel;
 mod dagor;
 mod detector;
@@ -34,6 +35,7 @@ use crate::signal::Backlog;
 use crate::time::{Instant, Span};
 use crate::verdict::{Outcome, Verdict};
 
+pub use chain::{Chain, ChainConfig};
 pub use codel::{Codel, CodelConfig, CodelForm};
 pub use dagor::{Dagor, DagorConfig, DagorForm};
 pub use detector::{DetectorConfig, LoadSignal};
@@ -173,6 +175,8 @@ pub enum AdmissionConfig {
     Seda(SedaConfig),
     /// Thresholds of utilization by criticality.
     Utilization(UtilizationConfig),
+    /// Several policies in a row.
+    Chain(ChainConfig),
 }
 
 impl Default for AdmissionConfig {
@@ -191,6 +195,7 @@ impl AdmissionConfig {
             Self::Codel(config) => Box::new(Codel::new(config, now)),
             Self::Seda(config) => Box::new(Seda::new(config, now)),
             Self::Utilization(config) => Box::new(Utilization::new(config, now)),
+            Self::Chain(config) => Box::new(Chain::new(config, now)),
         }
     }
 
@@ -203,6 +208,7 @@ impl AdmissionConfig {
             Self::Codel(config) => config.validate(problems),
             Self::Seda(config) => config.validate(problems),
             Self::Utilization(config) => config.validate(problems),
+            Self::Chain(config) => config.validate(problems),
         }
     }
 }

@@ -30,8 +30,8 @@ pub(super) fn request(arrived: Instant) -> Request {
 }
 
 /// A policy with the things a gate would lend it, and an empty queue.
-pub(super) struct Bench {
-    pub(super) policy: Box<dyn Admission>,
+pub(super) struct Bench<P: ?Sized = dyn Admission> {
+    pub(super) policy: Box<P>,
     pub(super) backlog: Backlog,
     rng: Rng,
     events: Events,
@@ -41,14 +41,19 @@ impl Bench {
     pub(super) fn new(config: &AdmissionConfig) -> Self {
         Self::with(config.build(Instant::ZERO))
     }
+}
 
-    pub(super) fn with(policy: Box<dyn Admission>) -> Self {
+impl<P: Admission + ?Sized> Bench<P> {
+    pub(super) fn with(policy: Box<P>) -> Self {
         let backlog = Backlog::new(policy.needs().ages);
         Self { policy, backlog, rng: Rng::new(1), events: Events::default() }
     }
 
     /// A copy of the policy with all it has learned, and the same random numbers ahead.
-    pub(super) fn clone_at_rest(&self) -> Self {
+    pub(super) fn clone_at_rest(&self) -> Self
+    where
+        Box<P>: Clone,
+    {
         let (policy, backlog) = (self.policy.clone(), self.backlog.clone());
         Self { policy, backlog, rng: self.rng.clone(), events: Events::default() }
     }
@@ -57,7 +62,7 @@ impl Bench {
     pub(super) fn tell<T>(
         &mut self,
         now: Instant,
-        fact: impl FnOnce(&mut dyn Admission, &mut Cx<'_>, &Backlog) -> T,
+        fact: impl FnOnce(&mut P, &mut Cx<'_>, &Backlog) -> T,
     ) -> T {
         let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
         self.policy.settle(&mut cx, &self.backlog);

@@ -256,11 +256,11 @@ mod tests {
 
     #[test]
     fn a_fall_counts_only_beyond_the_margin() {
-        let mut policy = Utilization::new(&UtilizationConfig::default(), Instant::ZERO);
-        let mut bench = bench();
+        let policy = Utilization::new(&UtilizationConfig::default(), Instant::ZERO);
+        let mut bench = Bench::with(Box::new(policy));
         let mut after = |utilization: f64| {
-            bench.tell(at(1), |_, cx, _| policy.on_utilization(cx, utilization));
-            policy.level(at(1))
+            bench.tell(at(1), |policy, cx, _| policy.on_utilization(cx, utilization));
+            bench.policy.level(at(1))
         };
         assert_eq!(after(0.80), 0.80);
         assert_eq!(after(0.79), 0.80);
