@@ -123,8 +123,8 @@ mod tests {
         let stranger = Entry::new(&EntryConfig::default(), *b"another secret..");
         let (mut changed, mut other) = (0, 0);
         for user in 0..1_000u32 {
-            let user = Some(&user.to_be_bytes()[..]).map(<[u8]>::to_vec);
-            let user = user.as_deref();
+            let name = user.to_be_bytes();
+            let user = Some(&name[..]);
             let rank = one.rank(7, "a", user);
             assert_eq!(rank, replica.rank(7, "a", user));
             assert_eq!(rank.user(), replica.rank(7, "b", user).user(), "for all actions");

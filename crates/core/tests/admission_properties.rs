@@ -181,7 +181,7 @@ impl Driver {
         let recent = |which: usize| self.ids.len().checked_sub(which + 1).map(|at| self.ids[at]);
         match *op {
             Op::Arrive { rank, caller, sheds, deadline } => {
-                self.arrive(rank, caller, sheds, deadline)
+                self.arrive(rank, caller, sheds, deadline);
             }
             Op::Finish { which, outcome, micros } => {
                 if let Some(id) = recent(which) {

@@ -3,7 +3,7 @@
 //! A queue that empties now and then is good: it absorbs bursts. One whose *minimum* delay over an
 //! interval stays above a target is a standing queue, which only adds delay. Both published forms
 //! decide when a request leaves the queue; neither knows ranks, and tasks with several calls suffer
-//! for it (DAGOR §5.3).
+//! for it (DAGOR §5.4).
 //!
 //! `form = "slough"`, as in Facebook's folly (papers.md 5.2), which replaces the square-root spacing
 //! of network CoDel on purpose:

@@ -166,8 +166,8 @@ pub enum LoadSignal {
     /// Mean time from arrival to start (DAGOR §4.1).
     #[default]
     Queueing,
-    /// Mean time from arrival to end: what DAGOR §5.2 compares with. It also rises when a service
-    /// further down is slow.
+    /// Mean time from arrival to end: the variant of DAGOR §5.2, there with a threshold of 250 ms. It
+    /// also rises when a service further down is slow.
     Response,
     /// Smoothed age of the oldest waiting request, as in Breakwater's re-implementation.
     Sampled,

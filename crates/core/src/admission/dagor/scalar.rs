@@ -1,6 +1,6 @@
 //! DAGOR as Breakwater's authors re-implemented it for their figures: one number between 1 and 127
 //! that falls by α and rises by β of 128 (papers.md 1.4). No histogram, no business ranks. That
-//! "DAGOR takes 500 ms to react" (Breakwater §5.2) is a statement about this cursor.
+//! DAGOR "takes 500 ms" to settle (Breakwater, abstract) is a statement about this cursor.
 
 use crate::rank::{Cursor, Rank};
 
