@@ -9,7 +9,9 @@ use tidegate_core::admission::{
 use tidegate_core::gate::{Action, Gate, GateConfig};
 use tidegate_core::rng::Rng;
 use tidegate_core::slots::SlotsConfig;
-use tidegate_core::{Context, Cost, Instant, Outcome, Rank, RequestId, Span};
+use tidegate_core::{
+    CallerId, Context, Cost, Cursor, Instant, Outcome, Rank, RequestId, Sheds, Span, Workflow,
+};
 
 /// What became of the requests of one phase.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,6 +41,21 @@ struct World {
     now: Instant,
     running: Option<(Instant, RequestId)>,
     deadlines: BTreeMap<RequestId, (Instant, Rank)>,
+    /// What the caller does with the gate's cursor.
+    caller: Cooperation,
+    /// The cursor it heard of last, and until when it holds.
+    cursor: (Cursor, Instant),
+    /// What it shed since its last report.
+    sheds: Sheds,
+    /// Requests that it sent.
+    sent: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cooperation {
+    Ignore,
+    Shed,
+    ShedAndReport,
 }
 
 impl World {
@@ -46,8 +63,17 @@ impl World {
         let config =
             GateConfig { admission, slots: SlotsConfig::fixed(1), ..GateConfig::default() };
         let gate = Gate::new(&config, Instant::ZERO, 5).unwrap();
-        let deadlines = BTreeMap::new();
-        Self { gate, rng: Rng::new(11), now: Instant::ZERO, running: None, deadlines }
+        Self {
+            gate,
+            rng: Rng::new(11),
+            now: Instant::ZERO,
+            running: None,
+            deadlines: BTreeMap::new(),
+            caller: Cooperation::Ignore,
+            cursor: (Cursor::OPEN, Instant::ZERO),
+            sheds: Sheds::NONE,
+            sent: 0,
+        }
     }
 
     /// Offers `rate` requests a second for `seconds`; tells what became of those that came after
@@ -73,20 +99,45 @@ impl World {
         self.now = now;
         let rank = Rank::new(24, self.rng.next_u64() as u16);
         let deadline = now + Span::from_millis(500);
-        let context = Context { rank, deadline, ..Context::default() };
         if now >= counted {
             tally.offered += 1;
             tally.top_offered += u32::from(is_top(rank));
         }
-        if let Ok(id) = self.gate.arrive(now, &context) {
-            self.deadlines.insert(id, (deadline, rank));
+        if self.caller_sheds(rank) {
+            return;
         }
+        self.sent += 1;
+        let sheds = std::mem::take(&mut self.sheds);
+        let context = Context { rank, deadline, sheds, ..Context::default() };
+        match self.gate.arrive(now, &context) {
+            Ok(id) => {
+                self.deadlines.insert(id, (deadline, rank));
+            }
+            Err(_) => self.hear(),
+        }
+    }
+
+    fn caller_sheds(&mut self, rank: Rank) -> bool {
+        let (cursor, until) = self.cursor;
+        let sheds = self.caller != Cooperation::Ignore && self.now < until && !cursor.admits(rank);
+        if sheds && self.caller == Cooperation::ShedAndReport {
+            self.sheds.merge(Sheds { count: 1, sample: rank }, &mut self.rng);
+        }
+        sheds
+    }
+
+    /// Every answer tells the cursor, a refusal too.
+    fn hear(&mut self) {
+        let feedback = self.gate.feedback(self.now, CallerId(1), Workflow::NONE);
+        let cursor = feedback.last.unwrap_or(Cursor::OPEN);
+        self.cursor = (cursor, self.now + feedback.holds);
     }
 
     fn finish(&mut self, now: Instant, id: RequestId, counted: Instant, tally: &mut Tally) {
         self.now = now;
         self.running = None;
         self.gate.finish(now, id, Outcome::Serve, Cost::from(Span::from_millis(1)));
+        self.hear();
         let (deadline, rank) = self.deadlines.remove(&id).unwrap();
         if now <= deadline && deadline - Span::from_millis(500) >= counted {
             tally.served += 1;
@@ -134,6 +185,25 @@ fn check(admission: AdmissionConfig, overload: [f64; 2], top: [f64; 2], calm: f6
 #[test]
 fn dagor_serves_the_most_important() {
     check(AdmissionConfig::Dagor(DagorConfig::default()), [0.45, 0.51], [0.99, 1.0], 0.999);
+}
+
+/// papers.md trap 19: callers that shed by the cursor hide their demand from the gate, which then opens
+/// everything in one calm window and closes again. With reports it knows, and next to nothing is sent
+/// in vain.
+#[test]
+fn dagor_needs_callers_that_report_what_they_shed() {
+    let run = |caller| {
+        let mut world = World::new(AdmissionConfig::Dagor(DagorConfig::default()));
+        world.caller = caller;
+        world.offer(2_000.0, 60, 0);
+        world.sent = 0;
+        let tally = world.offer(2_000.0, 60, 0);
+        (tally.top_share(), f64::from(tally.served) / f64::from(world.sent))
+    };
+    let (top, useful) = run(Cooperation::ShedAndReport);
+    assert!(top > 0.99 && useful > 0.99, "{top} {useful}");
+    let (top, useful) = run(Cooperation::Shed);
+    assert!(top < 0.9 && useful < 0.9, "the fault: {top} {useful}");
 }
 
 #[test]
