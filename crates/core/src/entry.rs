@@ -1,16 +1,17 @@
 //! Ranks at an entry: where requests come in from outside, they get their rank, and what a stranger
 //! claims is dropped.
 //!
-//! 1. The business rank comes from a table of actions (DAGOR §4.2.1). An action that is missing from
-//!    it gets the last business rank: what nobody thought important enough to list is shed first
-//!    (papers.md trap 24). Without a table everything is business 24, the middle of critical.
-//! 2. The user rank is a keyed hash of the user (DAGOR §4.2.2): the same for all requests of a user,
-//!    so that tasks succeed or fail as a whole, and another one every hour, so that nobody is
+//! 1. The business rank comes from a table of actions (DAGOR §4.2.1). An action that is missing
+//!    from it gets the last business rank: what nobody thought important enough to list is shed
+//!    first (papers.md trap 24). Without a table everything is business 24, the middle of critical.
+//! 2. The user rank is a keyed hash of the user (DAGOR §4.2.2): the same for all requests of a
+//!    user, so that tasks succeed or fail as a whole, and another one every hour, so that nobody is
 //!    unlucky for long.
 //!
-//! The key is derived from a secret, shared by the replicas of the entry, and from the hour. It never
-//! leaves them: only the rank travels, unchanged through the whole call tree, retries included
-//! (papers.md traps 23 and 25). Without the key nobody can find a user name with a good rank.
+//! The key is derived from a secret, shared by the replicas of the entry, and from the hour. It
+//! never leaves them: only the rank travels, unchanged through the whole call tree, retries
+//! included (papers.md traps 23 and 25). Without the key nobody can find a user name with a good
+//! rank.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +56,8 @@ impl Entry {
         (siphash(self.key(hour), user) >> 48) as u16
     }
 
-    /// The key of an hour. SipHash is a pseudo-random function, so a key tells nothing of the secret.
+    /// The key of an hour. SipHash is a pseudo-random function, so a key tells nothing of the
+    /// secret.
     fn key(&self, hour: u64) -> [u64; 2] {
         [0, 1].map(|half: u8| {
             let mut input = [half; 9];
@@ -76,9 +78,9 @@ impl std::fmt::Debug for Entry {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EntryConfig {
-    /// Business rank by name of action, 0 (refused last) to 63 (refused first). Actions that are not
-    /// listed get 63. Default: no table, everything gets 24. WeChat lists some tens, login and payment
-    /// before all others (DAGOR §4.2.1).
+    /// Business rank by name of action, 0 (refused last) to 63 (refused first). Actions that are
+    /// not listed get 63. Default: no table, everything gets 24. WeChat lists some tens, login and
+    /// payment before all others (DAGOR §4.2.1).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub actions: Option<BTreeMap<String, u8>>,
 }
@@ -135,8 +137,8 @@ mod tests {
         assert!(changed > 990 && other > 990, "{changed} {other}");
     }
 
-    /// Chi-square over DAGOR's 128 levels: 127 degrees of freedom, so 127 ± 16; beyond 220 by chance
-    /// once in a million.
+    /// Chi-square over DAGOR's 128 levels: 127 degrees of freedom, so 127 ± 16; beyond 220 by
+    /// chance once in a million.
     #[test]
     fn user_ranks_are_uniform_in_every_hour() {
         let entry = entry(&[]);

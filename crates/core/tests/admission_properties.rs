@@ -91,11 +91,12 @@ enum Op {
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
-    let rank = || (0..64u8, any::<u16>()).prop_map(|(business, user)| Rank::new(business, user));
+    let rank = (0..64u8, any::<u16>()).prop_map(|(business, user)| Rank::new(business, user));
     let outcome = prop_oneof![Just(Outcome::Serve), Just(Outcome::Fail), Just(Outcome::Cancel)];
-    let arrive = (rank(), 0..4u8, 0..3u32, prop::option::weighted(0.1, 0..2_000u32));
+    let arrive = (rank, 0..4u8, 0..3u32, prop::option::weighted(0.1, 0..2_000u32))
+        .prop_map(|(rank, caller, sheds, deadline)| Op::Arrive { rank, caller, sheds, deadline });
     let op = prop_oneof![
-        30 => arrive.prop_map(|(rank, caller, sheds, deadline)| Op::Arrive { rank, caller, sheds, deadline }),
+        30 => arrive,
         15 => (0..8usize, outcome, 0..2_000u32)
             .prop_map(|(which, outcome, micros)| Op::Finish { which, outcome, micros }),
         2 => (0..64usize).prop_map(Op::Cancel),
@@ -314,8 +315,8 @@ proptest! {
     }
 }
 
-/// The runs above mean something only if policies act in them: in a plain overload each one refuses,
-/// before the bounded queue has to.
+/// The runs above mean something only if policies act in them: in a plain overload each one
+/// refuses, before the bounded queue has to.
 #[test]
 fn every_policy_acts_in_a_plain_overload() {
     for admission in configs() {

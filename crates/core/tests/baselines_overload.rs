@@ -1,4 +1,5 @@
-//! The baselines under a plain overload: one server of 1,000 requests a second is offered 2,000, then
+//! The baselines under a plain overload: one server of 1,000 requests a second is offered 2,000,
+//! then
 //! 800. Small enough to read; figures with many callers are the simulator's.
 
 use std::collections::BTreeMap;
@@ -169,8 +170,9 @@ fn is_top(rank: Rank) -> bool {
     rank.user() < 1 << 14
 }
 
-/// Offers twice the capacity for two minutes, then 0.8 of it for four, and looks at the second half of
-/// each: shares of all requests in overload, of the most important quarter, and of all when calm again.
+/// Offers twice the capacity for two minutes, then 0.8 of it for four, and looks at the second half
+/// of each: shares of all requests in overload, of the most important quarter, and of all when calm
+/// again.
 fn check(admission: AdmissionConfig, overload: [f64; 2], top: [f64; 2], calm: f64) {
     let mut world = World::new(admission.clone());
     let loaded = world.offer(2_000.0, 120, 60);
@@ -187,9 +189,9 @@ fn dagor_serves_the_most_important() {
     check(AdmissionConfig::Dagor(DagorConfig::default()), [0.45, 0.51], [0.99, 1.0], 0.999);
 }
 
-/// papers.md trap 19: callers that shed by the cursor hide their demand from the gate, which then opens
-/// everything in one calm window and closes again. With reports it knows, and next to nothing is sent
-/// in vain.
+/// papers.md trap 19: callers that shed by the cursor hide their demand from the gate, which then
+/// opens everything in one calm window and closes again. With reports it knows, and next to nothing
+/// is sent in vain.
 #[test]
 fn dagor_needs_callers_that_report_what_they_shed() {
     let run = |caller| {

@@ -2,10 +2,10 @@
 //!
 //! 1. An arrival is put to the policies in order; the first refusal wins, and those that had let it
 //!    in hear that it left. Policies after the one that refused hear nothing of it.
-//! 2. If all let it in, one *degrade* makes the answer degraded, and one *displace* asks for a place
-//!    to be made.
-//! 3. Facts go to all. What callers are told is the strictest of everything: smallest window, lowest
-//!    cursors, shortest hold, least rate.
+//! 2. If all let it in, one *degrade* makes the answer degraded, and one *displace* asks for a
+//!    place to be made.
+//! 3. Facts go to all. What callers are told is the strictest of everything: smallest window,
+//!    lowest cursors, shortest hold, least rate.
 //!
 //! Put the cheapest and most certain first: thresholds of utilization before a pool of credits, so
 //! that what the machine cannot take spends no credit.

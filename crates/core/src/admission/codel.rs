@@ -5,16 +5,16 @@
 //! decide when a request leaves the queue; neither knows ranks, and tasks with several calls suffer
 //! for it (DAGOR §5.4).
 //!
-//! `form = "slough"`, as in Facebook's folly (papers.md 5.2), which replaces the square-root spacing
-//! of network CoDel on purpose:
+//! `form = "slough"`, as in Facebook's folly (papers.md 5.2), which replaces the square-root
+//! spacing of network CoDel on purpose:
 //! 1. Track the minimum delay of the requests of an interval of 100 ms.
-//! 2. When the interval ends, the queue is overloaded if that minimum was above the target, 5 ms. An
-//!    interval ends with the first request after its time; that request is never shed.
+//! 2. When the interval ends, the queue is overloaded if that minimum was above the target, 5 ms.
+//!    An interval ends with the first request after its time; that request is never shed.
 //! 3. While overloaded, shed requests that waited longer than twice the target.
 //!
 //! `form = "timeout"`, as told in "Fail at Scale" (Maurer, 2015):
-//! 1. A request that arrives when the queue has not been empty for N = 100 ms may wait for M = 5 ms,
-//!    any other for N.
+//! 1. A request that arrives when the queue has not been empty for N = 100 ms may wait for
+//!    M = 5 ms, any other for N.
 //! 2. One that has waited longer is shed instead of served.
 //!
 //! The second form needs no timeout per request: while a request waits the queue is not empty, so
@@ -150,11 +150,23 @@ pub struct CodelConfig {
     /// request may wait at most. More lets longer bursts pass. Default 100 ms (both sources).
     pub interval: Span,
     /// Delay that a standing queue may have; in the timeout form how long requests may wait in it.
-    /// Less sheds more and keeps waits shorter. Must be below `interval`. Default 5 ms (both sources).
+    /// Less sheds more and keeps waits shorter. Must be below `interval`. Default 5 ms (both
+    /// sources).
     pub target: Span,
     /// Delay above which the slough form sheds, as a multiple of `target`, at least 1. More sheds
     /// fewer. Default 2 (folly).
     pub slough: f64,
+}
+
+impl Default for CodelConfig {
+    fn default() -> Self {
+        Self {
+            form: CodelForm::Slough,
+            interval: Span::from_millis(100),
+            target: Span::from_millis(5),
+            slough: 2.0,
+        }
+    }
 }
 
 impl CodelConfig {
@@ -167,17 +179,6 @@ impl CodelConfig {
         let fine = target > Span::ZERO && target < interval;
         problems.check("target", target, fine, "more than 0s and less than interval");
         problems.range("slough", slough, 1.0, 1000.0);
-    }
-}
-
-impl Default for CodelConfig {
-    fn default() -> Self {
-        Self {
-            form: CodelForm::Slough,
-            interval: Span::from_millis(100),
-            target: Span::from_millis(5),
-            slough: 2.0,
-        }
     }
 }
 

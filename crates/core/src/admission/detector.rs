@@ -9,8 +9,8 @@
 //! - The mean needs requests that *started*, and a stalled server starts none (papers.md trap 22).
 //!   So the oldest request that still waits counts as one more sample, of its age so far.
 //! - A window in which nothing arrived concludes nothing: there is no traffic to judge.
-//! - A third signal is that of Breakwater's re-implementation (papers.md 1.4): the age of the oldest
-//!   request, sampled every 10 µs and smoothed.
+//! - A third signal is that of Breakwater's re-implementation (papers.md 1.4): the age of the
+//!   oldest request, sampled every 10 µs and smoothed.
 
 use serde::{Deserialize, Serialize};
 
@@ -91,8 +91,8 @@ impl Detector {
         }
     }
 
-    /// What the window showed that has ended by `now`, as of the moment it ended; none if it has not
-    /// or if nothing arrived in it.
+    /// What the window showed that has ended by `now`, as of the moment it ended; none if it has
+    /// not or if nothing arrived in it.
     pub(super) fn conclude(&mut self, now: Instant, backlog: &Backlog) -> Option<Reading> {
         let due = self.since + self.config.window;
         let full = self.arrivals >= self.config.requests;
@@ -166,8 +166,8 @@ pub enum LoadSignal {
     /// Mean time from arrival to start (DAGOR §4.1).
     #[default]
     Queueing,
-    /// Mean time from arrival to end: the variant of DAGOR §5.2, there with a threshold of 250 ms. It
-    /// also rises when a service further down is slow.
+    /// Mean time from arrival to end: the variant of DAGOR §5.2, there with a threshold of 250 ms.
+    /// It also rises when a service further down is slow.
     Response,
     /// Smoothed age of the oldest waiting request, as in Breakwater's re-implementation.
     Sampled,
@@ -179,11 +179,11 @@ pub enum LoadSignal {
 pub struct DetectorConfig {
     /// Which load is measured. Default: queueing time.
     pub signal: LoadSignal,
-    /// Longest window. Shorter reacts sooner to fewer samples. Default 1 s (DAGOR §4.1); Breakwater's
-    /// re-implementation has 1 ms.
+    /// Longest window. Shorter reacts sooner to fewer samples. Default 1 s (DAGOR §4.1);
+    /// Breakwater's re-implementation has 1 ms.
     pub window: Span,
-    /// Requests after which a window ends early. Fewer reacts sooner under load. Default 2,000 (DAGOR
-    /// §4.1).
+    /// Requests after which a window ends early. Fewer reacts sooner under load. Default 2,000
+    /// (DAGOR §4.1).
     pub requests: u32,
     /// Load above which a window counts as overloaded. More lets requests wait longer before
     /// anything is shed. Default 20 ms (DAGOR §4.1, for tasks that time out after 500 ms).

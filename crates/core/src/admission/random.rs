@@ -123,8 +123,8 @@ impl Admission for Random {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RandomConfig {
-    /// Share of the admitted load given up after an overloaded window, 0 to 1. More sheds sooner and
-    /// overshoots more. Default 0.05, as in `dagor`.
+    /// Share of the admitted load given up after an overloaded window, 0 to 1. More sheds sooner
+    /// and overshoots more. Default 0.05, as in `dagor`.
     pub alpha: f64,
     /// Share of all requests let in more after a calm window, 0 to 1. More recovers sooner. Default
     /// 0.01, as in `dagor`.
@@ -133,18 +133,18 @@ pub struct RandomConfig {
     pub detector: DetectorConfig,
 }
 
+impl Default for RandomConfig {
+    fn default() -> Self {
+        Self { alpha: 0.05, beta: 0.01, detector: DetectorConfig::default() }
+    }
+}
+
 impl RandomConfig {
     /// Notes everything that is wrong with the parameters.
     pub fn validate(&self, problems: &mut Problems) {
         problems.range("alpha", self.alpha, 0.0, 1.0);
         problems.range("beta", self.beta, 0.0, 1.0);
         problems.within("detector", |problems| self.detector.validate(problems));
-    }
-}
-
-impl Default for RandomConfig {
-    fn default() -> Self {
-        Self { alpha: 0.05, beta: 0.01, detector: DetectorConfig::default() }
     }
 }
 

@@ -3,21 +3,21 @@
 //! The problem: keep the 90th percentile of response times at a target. The idea: let requests in
 //! through a token bucket whose rate follows that percentile.
 //!
-//! 1. Sample the response times of 100 completions, or of one second; take their 90th percentile and
-//!    smooth it, 0.7 old and 0.3 new.
+//! 1. Sample the response times of 100 completions, or of one second; take their 90th percentile
+//!    and smooth it, 0.7 old and 0.3 new.
 //! 2. err = (percentile − target) ÷ target. Above 0: divide the rate by 1.2. Below −0.5: add
 //!    2·(−err − 0.1) requests per second. In between: hold. The increase jumps from nothing to 0.8
 //!    at −0.5; that is how it was published (papers.md trap 33).
 //! 3. Several classes, here the criticalities: when a class misses its target, every less important
-//!    class is divided by ten and may not increase the next time. Only the least important class, or
-//!    one that missed 20 times with nobody left to penalise, cuts itself.
+//!    class is divided by ten and may not increase the next time. Only the least important class,
+//!    or one that missed 20 times with nobody left to penalise, cuts itself.
 //!
 //! The constants are those of the controller in its authors' sources (papers.md 5.1). Breakwater's
 //! figures use a variant in each *client*, which is the throttle of the same name.
 //!
-//! Deviation: the percentile needs completions, and a stalled server has none (papers.md trap 34). A
-//! class that let requests in and saw none complete takes the age of the oldest waiting request as
-//! its sample when the period ends.
+//! Deviation: the percentile needs completions, and a stalled server has none (papers.md trap 34).
+//! A class that let requests in and saw none complete takes the age of the oldest waiting request
+//! as its sample when the period ends.
 
 use serde::{Deserialize, Serialize};
 
@@ -311,6 +311,22 @@ pub struct SedaConfig {
     pub depth: f64,
 }
 
+impl Default for SedaConfig {
+    fn default() -> Self {
+        Self {
+            target: Span::from_millis(100),
+            quantile: 0.9,
+            samples: 100,
+            period: Span::from_secs(1),
+            per_criticality: false,
+            start_rate: 100.0,
+            min_rate: 0.05,
+            max_rate: 5_000.0,
+            depth: 1.0,
+        }
+    }
+}
+
 impl SedaConfig {
     /// Notes everything that is wrong with the parameters.
     pub fn validate(&self, problems: &mut Problems) {
@@ -326,22 +342,6 @@ impl SedaConfig {
         problems.range("max_rate", self.max_rate, self.min_rate, 1e9);
         problems.range("start_rate", self.start_rate, self.min_rate, self.max_rate);
         problems.range("depth", self.depth, 1.0, 1e9);
-    }
-}
-
-impl Default for SedaConfig {
-    fn default() -> Self {
-        Self {
-            target: Span::from_millis(100),
-            quantile: 0.9,
-            samples: 100,
-            period: Span::from_secs(1),
-            per_criticality: false,
-            start_rate: 100.0,
-            min_rate: 0.05,
-            max_rate: 5_000.0,
-            depth: 1.0,
-        }
     }
 }
 

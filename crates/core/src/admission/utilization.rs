@@ -1,15 +1,16 @@
-//! Utilization thresholds by criticality ("Handling Overload", Criticality and Utilization Signals).
+//! Utilization thresholds by criticality ("Handling Overload", Criticality and Utilization
+//! Signals).
 //!
-//! The problem: most services run out of cpu or memory before anything waits in their own queue. The
-//! idea: the driver measures how full the machine is, and each criticality has a threshold above
-//! which it is refused, lower for the less important.
+//! The problem: most services run out of cpu or memory before anything waits in their own queue.
+//! The idea: the driver measures how full the machine is, and each criticality has a threshold
+//! above which it is refused, lower for the less important.
 //!
-//! 1. Take utilization samples as they come ([`Gate::on_utilization`](crate::Gate::on_utilization)),
-//!    with hysteresis: a rise counts at once, a fall only beyond a margin, so that the answer does
-//!    not flap around a threshold.
-//! 2. A criticality is refused with a probability that ramps from 0 at its own threshold to 1 at the
-//!    next more important one's. So a class is touched only when all less important ones are fully
-//!    refused (papers.md trap 31), and there is no cliff between all and nothing.
+//! 1. Take utilization samples as they come
+//!    ([`Gate::on_utilization`](crate::Gate::on_utilization)), with hysteresis: a rise counts at
+//!    once, a fall only beyond a margin, so that the answer does not flap around a threshold.
+//! 2. A criticality is refused with a probability that ramps from 0 at its own threshold to 1 at
+//!    the next more important one's. So a class is touched only when all less important ones are
+//!    fully refused (papers.md trap 31), and there is no cliff between all and nothing.
 //! 3. Between a class's *degrade* and *refuse* thresholds, and for what the ramp still lets in, the
 //!    handler is asked for a cheaper answer ("Handling Overload", degraded results).
 //!
@@ -107,8 +108,8 @@ pub struct Thresholds {
 
 /// Parameters of [`Utilization`].
 ///
-/// The default thresholds are judgement: a machine is best used at about 70 to 80 %, the last tenth is
-/// for what matters most, and each class has a ramp of a tenth to find its level in.
+/// The default thresholds are judgement: a machine is best used at about 70 to 80 %, the last tenth
+/// is for what matters most, and each class has a ramp of a tenth to find its level in.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UtilizationConfig {
@@ -128,6 +129,21 @@ pub struct UtilizationConfig {
     pub sheddable_plus: Thresholds,
     /// Business 48–63. Default 0.65 and 0.7.
     pub sheddable: Thresholds,
+}
+
+impl Default for UtilizationConfig {
+    fn default() -> Self {
+        let thresholds = |degrade, refuse| Thresholds { degrade, refuse };
+        Self {
+            hysteresis: 0.02,
+            full: 1.1,
+            stale_after: Span::from_secs(10),
+            critical_plus: thresholds(0.95, 1.0),
+            critical: thresholds(0.85, 0.9),
+            sheddable_plus: thresholds(0.75, 0.8),
+            sheddable: thresholds(0.65, 0.7),
+        }
+    }
 }
 
 impl UtilizationConfig {
@@ -172,21 +188,6 @@ impl UtilizationConfig {
                 let fine = refuse >= 0.0 && refuse < above;
                 problems.check("refuse", refuse, fine, "less than the next more important one's");
             });
-        }
-    }
-}
-
-impl Default for UtilizationConfig {
-    fn default() -> Self {
-        let thresholds = |degrade, refuse| Thresholds { degrade, refuse };
-        Self {
-            hysteresis: 0.02,
-            full: 1.1,
-            stale_after: Span::from_secs(10),
-            critical_plus: thresholds(0.95, 1.0),
-            critical: thresholds(0.85, 0.9),
-            sheddable_plus: thresholds(0.75, 0.8),
-            sheddable: thresholds(0.65, 0.7),
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Executor load average ("Handling Overload", Utilization Signals).
 //!
-//! The load of an executor is how much of it wants to run: what runs now and what is ready to. It is
-//! smoothed so that a short burst of fan-out does not look like overload, and compared with how much
-//! can run at once. In async code that means tasks, not threads: a runtime's worker threads are
-//! always as many as its cores, however long its run queue is (papers.md trap 32).
+//! The load of an executor is how much of it wants to run: what runs now and what is ready to. It
+//! is smoothed so that a short burst of fan-out does not look like overload, and compared with how
+//! much can run at once. In async code that means tasks, not threads: a runtime's worker threads
+//! are always as many as its cores, however long its run queue is (papers.md trap 32).
 
 use crate::time::{Instant, Span};
 

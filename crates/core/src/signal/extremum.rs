@@ -7,8 +7,8 @@ use crate::time::{Instant, Span};
 /// The smallest or largest sample of a sliding window.
 ///
 /// A monotone queue: a sample that a later one beats can never be the answer again and is dropped.
-/// Samples are told apart by slice of the window, so the queue holds at most [`Self::SLICES`] of them
-/// and the window is exact to one slice: at least 31/32 of what was asked, at most all of it.
+/// Samples are told apart by slice of the window, so the queue holds at most [`Self::SLICES`] of
+/// them and the window is exact to one slice: at least 31/32 of what was asked, at most all of it.
 #[derive(Clone, Debug)]
 pub struct Extremum {
     kind: Kind,

@@ -89,7 +89,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn equals_a_list_of_all_events(steps in prop::collection::vec((0..400u64, 0..9u64), 1..200)) {
+        fn equals_a_list_of_all_events(
+            steps in prop::collection::vec((0..400u64, 0..9u64), 1..200),
+        ) {
             let mut meter = RateMeter::new(Span::from_nanos(160), Instant::ZERO);
             let (mut now, mut all) = (Instant::ZERO, Vec::new());
             for (step, events) in steps {

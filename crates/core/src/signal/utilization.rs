@@ -132,10 +132,21 @@ pub enum Combine {
 pub struct SignalsConfig {
     /// How signals combine. Default: maximum, since one exhausted resource is enough to fail.
     pub combine: Combine,
-    /// Age from which on a sample counts as missing. Default 10 s, some ten samples of a usual driver.
+    /// Age from which on a sample counts as missing. Default 10 s, some ten samples of a usual
+    /// driver.
     pub stale_after: Span,
     /// Weights by name, for `combine = "weights"`; 1 for signals not listed.
     pub weights: BTreeMap<String, f64>,
+}
+
+impl Default for SignalsConfig {
+    fn default() -> Self {
+        Self {
+            combine: Combine::Maximum,
+            stale_after: Span::from_secs(10),
+            weights: BTreeMap::new(),
+        }
+    }
 }
 
 impl SignalsConfig {
@@ -148,16 +159,6 @@ impl SignalsConfig {
                 problems.range(name, *weight, 0.0, 1e6);
             }
         });
-    }
-}
-
-impl Default for SignalsConfig {
-    fn default() -> Self {
-        Self {
-            combine: Combine::Maximum,
-            stale_after: Span::from_secs(10),
-            weights: BTreeMap::new(),
-        }
     }
 }
 

@@ -2,8 +2,8 @@
 
 use crate::rank::{Cursor, Rank};
 
-/// Levels there are: 64 business ranks with 128 user levels each, the top seven bits of a user rank.
-/// Merging them would make one level hold more than α of the traffic (papers.md trap 21).
+/// Levels there are: 64 business ranks with 128 user levels each, the top seven bits of a user
+/// rank. Merging them would make one level hold more than α of the traffic (papers.md trap 21).
 const LEVELS: usize = 64 << LEVEL_BITS;
 const LEVEL_BITS: u32 = 7;
 const SHIFT: u32 = 16 - LEVEL_BITS;
@@ -62,7 +62,8 @@ impl Levels {
     fn close_to(&mut self, goal: f64) {
         let first = self.offered.iter().position(|count| *count > 0).unwrap_or(0);
         let mut left = self.admitted as f64;
-        // The first level that has traffic stays (papers.md trap 17): closing it would serve nobody.
+        // The first level that has traffic stays (papers.md trap 17): closing it would serve
+        // nobody.
         while left > goal && self.open > first + 1 {
             self.open -= 1;
             left -= f64::from(self.offered[self.open]);
@@ -161,8 +162,8 @@ mod tests {
         last
     }
 
-    /// papers.md 11.2, window 2, and trap 16: the printed algorithm opens everything in a window that
-    /// is still overloaded, since 95 % of what comes in is more than what is let in.
+    /// papers.md 11.2, window 2, and trap 16: the printed algorithm opens everything in a window
+    /// that is still overloaded, since 95 % of what comes in is more than what is let in.
     #[test]
     fn the_printed_algorithm_relaxes_under_overload_and_ours_does_not() {
         let mut levels = Levels::new();
@@ -214,8 +215,8 @@ mod tests {
         assert_eq!(cursor(&levels), (24, 5));
     }
 
-    /// papers.md trap 19: what callers shed themselves is known, so a calm window opens one level, not
-    /// all of them.
+    /// papers.md trap 19: what callers shed themselves is known, so a calm window opens one level,
+    /// not all of them.
     #[test]
     fn reported_sheds_keep_a_calm_window_from_opening_everything() {
         let mut levels = Levels::new();

@@ -12,12 +12,13 @@
 //!
 //! Algorithm 1 as printed is wrong: it shrinks what *came in* by α but compares with counts of what
 //! was *let in*, so the second overloaded window opens everything again. Its authors' correction
-//! (papers.md 3.2) is what `levels.rs` does: count all that comes in, move from where the cursor is,
-//! close to (1 − α) of what was let in, open until β of what came in is added.
+//! (papers.md 3.2) is what `levels.rs` does: count all that comes in, move from where the cursor
+//! is, close to (1 − α) of what was let in, open until β of what came in is added.
 //!
 //! Deviations:
-//! - Once callers shed by the cursor, the gate would no longer see what opening brings, and one calm
-//!   window would open everything (papers.md trap 19). So sheds that callers report are counted.
+//! - Once callers shed by the cursor, the gate would no longer see what opening brings, and one
+//!   calm window would open everything (papers.md trap 19). So sheds that callers report are
+//!   counted.
 //! - The most important level that has traffic is never closed.
 //! - The cursor ages ([`holds`](DagorConfig::holds)), so an idle caller forgets a strict one.
 //!
@@ -205,8 +206,8 @@ pub enum DagorForm {
 pub struct DagorConfig {
     /// How the cursor moves. Default: corrected.
     pub form: DagorForm,
-    /// Share of the admitted load given up after an overloaded window, 0 to 1. More sheds sooner and
-    /// overshoots more. Default 0.05 (DAGOR §4.2.3).
+    /// Share of the admitted load given up after an overloaded window, 0 to 1. More sheds sooner
+    /// and overshoots more. Default 0.05 (DAGOR §4.2.3).
     pub alpha: f64,
     /// Share of the incoming load let in more after a calm window, 0 to 1. More recovers sooner and
     /// runs into overload more often. Default 0.01 (DAGOR §4.2.3).
@@ -219,8 +220,21 @@ pub struct DagorConfig {
     pub detector: DetectorConfig,
 }
 
+impl Default for DagorConfig {
+    fn default() -> Self {
+        Self {
+            form: DagorForm::Corrected,
+            alpha: 0.05,
+            beta: 0.01,
+            holds: 5,
+            detector: DetectorConfig::default(),
+        }
+    }
+}
+
 impl DagorConfig {
-    /// What Breakwater's figures call DAGOR, with its parameters for 10 µs of service (papers.md 1.4).
+    /// What Breakwater's figures call DAGOR, with its parameters for 10 µs of service (papers.md
+    /// 1.4).
     pub fn breakwater_baseline() -> Self {
         Self {
             form: DagorForm::BreakwaterBaseline,
@@ -241,18 +255,6 @@ impl DagorConfig {
         let holds = self.holds;
         problems.check("holds", holds, (1..=1_000_000).contains(&holds), "1 to 1000000");
         problems.within("detector", |problems| self.detector.validate(problems));
-    }
-}
-
-impl Default for DagorConfig {
-    fn default() -> Self {
-        Self {
-            form: DagorForm::Corrected,
-            alpha: 0.05,
-            beta: 0.01,
-            holds: 5,
-            detector: DetectorConfig::default(),
-        }
     }
 }
 

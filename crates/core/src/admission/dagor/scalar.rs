@@ -51,7 +51,8 @@ impl Scalar {
     }
 
     /// What callers are told. A cursor compares business first, so it can say this only while all
-    /// traffic has one business rank, as on Breakwater's testbed; otherwise callers are told nothing.
+    /// traffic has one business rank, as on Breakwater's testbed; otherwise callers are told
+    /// nothing.
     pub(super) fn cursor(&self) -> Option<Cursor> {
         let Seen::One(business) = self.business else { return None };
         let user = ((self.threshold as u32 + 1) << SHIFT) - 1;
