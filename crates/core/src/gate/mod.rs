@@ -450,6 +450,7 @@ impl Gate {
         );
         self.backlog.invariants();
         self.admission.invariants();
+        self.slots.invariants();
     }
 
     // === inside ===

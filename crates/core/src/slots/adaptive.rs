@@ -1,0 +1,366 @@
+//! A number of slots that finds itself.
+//!
+//! The right number is the smallest that keeps the service busy. With fewer it idles; with more,
+//! requests queue inside the service, where they cannot be reordered, refused or even seen, and the
+//! gate's own queue is empty just when it should tell of an overload. The right number depends on
+//! cores, locks, pools and on what those behind the service do, so it is measured:
+//!
+//! 1. Throughput is measured over *windows* of finishes, and only while every slot is in use and
+//!    something waits: at other times it says how much was asked for, not what could be done. The
+//!    first finishes after a move are left out.
+//! 2. **Double** from a small start, while a window brings over 10 % more than the one before.
+//! 3. **Seek** the smallest number within 2 % of the best throughput. Now and then one window is a
+//!    *trial* with fewer or more slots; what windows say is kept per number (`curve.rs`), and the
+//!    number in force moves when the evidence is beyond noise. Fewer are tried window by window
+//!    until it is clear whether they suffice; then trials are rare.
+//! 4. When a trial with more slots brings over 10 % more, capacity has come back: double again.
+//! 5. Guard (Cinnamon, papers.md 6.1): while numbers of slots and throughput of recent windows vary
+//!    against each other, more slots make it slower, and none are added.
+//!
+//! Latency proposes, throughput disposes: how far down a trial goes is guessed from Little's law
+//! (slots × unloaded ÷ present latency are at work, the rest queue), but only measured throughput
+//! decides. A limit that follows latency alone (Vegas, gradient) depends on a baseline which drifts;
+//! here a wrong baseline costs a useless trial. Nothing is ever refused to learn something.
+//!
+//! What queues behind the gate in spite of all this is reported as [`Slots::excess`]
+//! (`hidden.rs`).
+//!
+//! A window is at least ten turns of every slot long, so this loop is at least ten times slower
+//! than a pool of credits that reacts within about one service time, and the two do not fight.
+
+use serde::{Deserialize, Serialize};
+
+use super::curve::Curve;
+use super::hidden::Hidden;
+use super::{Finish, Slots};
+use crate::config::Problems;
+use crate::time::{Instant, Span};
+use crate::verdict::Outcome;
+
+/// Finishes per slot in a window.
+const TURNS: u32 = 10;
+/// Finishes without a full house after which a trial is given up: the load is light, and what it
+/// uses must be there for it.
+const HOLES: u32 = 16;
+/// Weight of a window in the covariance: about as many as lie between two trials.
+const COVARIANCE_GAIN: f64 = 1.0 / 16.0;
+/// Covariance, relative to both means, from which on more slots count as harmful. Noise of 6 % with
+/// trials of 25 % stays within ± 0.001.
+const HARMFUL: f64 = -0.002;
+
+/// Slots that follow measured throughput.
+#[derive(Clone, Debug)]
+pub struct Adaptive {
+    config: AdaptiveConfig,
+    curve: Curve,
+    hidden: Hidden,
+    covariance: Covariance,
+    phase: Phase,
+    /// The level in force.
+    base: usize,
+    /// The level that is tried for one window, if any.
+    trial: Option<usize>,
+    /// Windows at the base since the last trial.
+    rested: u32,
+    /// Whether the last rare trial was with more slots.
+    upwards: bool,
+    /// Mean latency in the last window at the base, in nanoseconds.
+    base_latency: f64,
+    window: Window,
+    /// The last finish, if all slots were in use from then on.
+    full_since: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    /// Throughput at half the present number, none at first.
+    Double(Option<f64>),
+    Seek,
+}
+
+/// What is measured at one number of slots.
+#[derive(Clone, Copy, Debug, Default)]
+struct Window {
+    /// Finishes still to be left out: they began under another number.
+    skip: u32,
+    served: u32,
+    /// Time with all slots in use.
+    time: Span,
+    /// Sum of latencies of what was served, in nanoseconds.
+    latency: f64,
+    /// Finishes at which not all slots were in use.
+    holes: u32,
+}
+
+impl Adaptive {
+    /// Begins at the configured start, knowing nothing.
+    pub fn new(config: &AdaptiveConfig) -> Self {
+        let AdaptiveConfig { least, most, window, tolerance, evidence, .. } = *config;
+        let curve = Curve::new(least, most, window, tolerance, evidence);
+        let base = curve.level_of(config.start);
+        Self {
+            config: config.clone(),
+            curve,
+            hidden: Hidden::new(),
+            covariance: Covariance::default(),
+            phase: Phase::Double(None),
+            base,
+            trial: None,
+            rested: 0,
+            upwards: false,
+            base_latency: 0.0,
+            window: Window::default(),
+            full_since: None,
+        }
+    }
+
+    fn level(&self) -> usize {
+        self.trial.unwrap_or(self.base)
+    }
+
+    /// Adds a finish to the window, if all slots were in use since the one before.
+    fn measure(&mut self, now: Instant, finish: &Finish) {
+        let slots = self.limit() as usize;
+        let wanted = finish.waiting + finish.running as usize;
+        let since = self.full_since.filter(|_| wanted + 1 >= slots);
+        // What waits takes the free slot at the next dispatch, in the same moment.
+        self.full_since = (wanted >= slots).then_some(now);
+        let Some(since) = since else {
+            self.window.holes += 1;
+            return;
+        };
+        if self.window.skip > 0 {
+            self.window.skip -= 1;
+            return;
+        }
+        self.window.time += now.since(since);
+        if finish.outcome == Outcome::Serve {
+            self.window.served += 1;
+            self.window.latency += finish.service.as_nanos() as f64;
+        }
+    }
+
+    /// Learns from a window that is complete, and decides what the next one is spent on.
+    fn conclude(&mut self) {
+        let (level, window) = (self.level(), self.window);
+        let rate = f64::from(window.served) / window.time.as_nanos().max(1) as f64;
+        let latency = window.latency / f64::from(window.served);
+        self.curve.record(level, self.base, rate);
+        self.covariance.add(f64::from(self.curve.slots(level)), rate);
+        let starved = level < self.base && self.curve.surely_worse(level, self.base);
+        self.hidden.on_window(latency, starved);
+        if level == self.base {
+            self.base_latency = latency;
+        }
+        match self.phase {
+            Phase::Double(last) => self.double(last, rate),
+            Phase::Seek => self.seek(),
+        }
+        self.begin_window(level);
+    }
+
+    /// Begins to measure anew, after a window at `before`.
+    fn begin_window(&mut self, before: usize) {
+        let moved = self.level() != before;
+        let skip = if moved { self.limit().max(self.curve.slots(before)) } else { 0 };
+        self.window = Window { skip, ..Window::default() };
+    }
+
+    fn double(&mut self, last: Option<f64>, rate: f64) {
+        let grew = last.is_none_or(|last| rate > last * (1.0 + self.config.growth));
+        if grew && self.may_raise() {
+            self.phase = Phase::Double(Some(rate));
+            self.base = self.twice(self.base);
+        } else {
+            self.phase = Phase::Seek;
+            self.base = self.curve.choose(self.base);
+        }
+    }
+
+    fn seek(&mut self) {
+        let better = self.curve.choose(self.base);
+        if better > self.base && self.may_raise() {
+            let growth = self.curve.rate(better) / self.curve.rate(self.base) - 1.0;
+            self.move_to(better);
+            if growth > self.config.growth && self.may_raise() {
+                self.phase = Phase::Double(Some(self.curve.rate(better)));
+                self.base = self.twice(better);
+            }
+        } else if better < self.base {
+            self.move_to(better);
+        } else if self.trial.take().is_some() {
+            self.rested = 0;
+        } else {
+            self.rested += 1;
+            self.trial = self.next_trial();
+        }
+    }
+
+    fn move_to(&mut self, level: usize) {
+        (self.base, self.trial, self.rested) = (level, None, 0);
+    }
+
+    /// Whether there are more slots to give and nothing speaks against it.
+    fn may_raise(&self) -> bool {
+        self.base < self.curve.top() && !self.covariance.is_harmful()
+    }
+
+    fn twice(&self, level: usize) -> usize {
+        self.curve.level_of(self.curve.slots(level).saturating_mul(2))
+    }
+
+    /// What the next window should try, none for the number in force.
+    fn next_trial(&mut self) -> Option<usize> {
+        let fewer = self.fewer();
+        if let Some(level) = fewer.filter(|level| !self.curve.known(*level, self.base)) {
+            return Some(level);
+        }
+        if self.rested < self.config.rest {
+            return None;
+        }
+        self.rested = 0;
+        self.upwards = !self.upwards;
+        if self.upwards { self.may_raise().then_some(self.base + 1) } else { fewer }
+    }
+
+    /// The smaller number worth trying: by Little's law as many as are at work, at least half of
+    /// the present ones; one step down if that is known to be too few.
+    fn fewer(&self) -> Option<usize> {
+        let step = self.base.checked_sub(1)?;
+        let slots = self.curve.slots(self.base);
+        let at_work = f64::from(slots) * self.hidden.unloaded_share(self.base_latency);
+        // A touch below, or a number that just suffices would be guessed one too high by noise.
+        let guess = (at_work * 0.98).ceil() as u32;
+        let level = self.curve.level_of(guess.max(slots / 2)).min(step);
+        Some(if self.curve.surely_worse(level, self.base) { step } else { level })
+    }
+}
+
+impl Slots for Adaptive {
+    fn name(&self) -> &'static str {
+        "adaptive"
+    }
+
+    fn limit(&self) -> u32 {
+        self.curve.slots(self.level())
+    }
+
+    fn on_finish(&mut self, now: Instant, finish: Finish) {
+        if finish.outcome == Outcome::Serve {
+            self.hidden.on_serve(&finish, self.limit());
+        }
+        self.measure(now, &finish);
+        if self.window.served >= self.config.window.max(TURNS * self.limit()) {
+            self.conclude();
+        } else if self.window.holes >= HOLES
+            && let Some(level) = self.trial
+        {
+            self.move_to(self.base);
+            self.begin_window(level);
+        }
+    }
+
+    fn excess(&self) -> Span {
+        self.hidden.excess()
+    }
+
+    fn invariants(&self) {
+        assert!(self.level() <= self.curve.top() && self.limit() >= 1);
+        self.curve.invariants();
+        self.hidden.invariants();
+    }
+
+    fn clone_box(&self) -> Box<dyn Slots> {
+        Box::new(self.clone())
+    }
+}
+
+/// How slots and throughput vary together over recent windows.
+#[derive(Clone, Copy, Debug, Default)]
+struct Covariance {
+    slots: f64,
+    rate: f64,
+    covariance: f64,
+}
+
+impl Covariance {
+    fn add(&mut self, slots: f64, rate: f64) {
+        if self.rate == 0.0 {
+            (self.slots, self.rate) = (slots, rate);
+            return;
+        }
+        let (slots_apart, rate_apart) = (slots - self.slots, rate - self.rate);
+        self.slots += COVARIANCE_GAIN * slots_apart;
+        self.rate += COVARIANCE_GAIN * rate_apart;
+        let now = COVARIANCE_GAIN * slots_apart * rate_apart;
+        self.covariance = (1.0 - COVARIANCE_GAIN) * (self.covariance + now);
+    }
+
+    /// Relative, not as a correlation: it fades when the number of slots rests, so that more can
+    /// be tried again.
+    fn is_harmful(&self) -> bool {
+        self.covariance < HARMFUL * self.slots * self.rate
+    }
+}
+
+/// Parameters of [`Adaptive`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AdaptiveConfig {
+    /// Slots to begin with. More serves a large service sooner; fewer protects a small one from the
+    /// first moment. Default 4: a few cores' worth, five doublings from 128.
+    pub start: u32,
+    /// Never fewer slots than this. More wastes the search where one would do. Default 1.
+    pub least: u32,
+    /// Never more slots than this: a bound on what a service can be made to hold at once. Default
+    /// 1024, beyond the knee of services that need slots at all.
+    pub most: u32,
+    /// Finishes in a window, at least; a window also has ten per slot. More is surer and slower.
+    /// Default 256: throughput is known to 6 % with exponential service times, enough to tell growth
+    /// by doubling from none.
+    pub window: u32,
+    /// Growth of throughput, as a share, that makes doubling worth while. More stops earlier; less
+    /// overshoots on noise. Default 0.1: a service below its knee gains ten times that.
+    pub growth: f64,
+    /// Share of the best throughput that may be given up for fewer slots. More hides less behind
+    /// the gate; less needs more slots for the last bit of throughput. Default 0.02: half of what
+    /// windows of default length can tell apart within their memory.
+    pub tolerance: f64,
+    /// Windows that must speak for a smaller number before it is taken. More errs less and takes
+    /// longer. Default 8: 2,048 finishes, which tell a loss of an eighth from none with 4 deviations.
+    pub evidence: u32,
+    /// Windows between two trials once all is known. Fewer notice a change of capacity sooner; more
+    /// lose less to trials. Default 16: with every other trial an eighth to a quarter too low, less
+    /// than 1 % of throughput.
+    pub rest: u32,
+}
+
+impl Default for AdaptiveConfig {
+    fn default() -> Self {
+        Self {
+            start: 4,
+            least: 1,
+            most: 1024,
+            window: 256,
+            growth: 0.1,
+            tolerance: 0.02,
+            evidence: 8,
+            rest: 16,
+        }
+    }
+}
+
+impl AdaptiveConfig {
+    /// Notes everything that is wrong with the parameters.
+    pub fn validate(&self, problems: &mut Problems) {
+        let Self { start, least, most, window, evidence, rest, .. } = *self;
+        problems.check("start", start, (least..=most).contains(&start), "least to most");
+        problems.check("least", least, (1..=most).contains(&least), "1 to most");
+        problems.check("most", most, (1..=1 << 20).contains(&most), "1 to 1048576");
+        problems.check("window", window, (16..=1 << 24).contains(&window), "16 to 16777216");
+        problems.range("growth", self.growth, 0.01, 1.0);
+        problems.range("tolerance", self.tolerance, 0.001, 0.5);
+        problems.check("evidence", evidence, (1..=32).contains(&evidence), "1 to 32");
+        problems.check("rest", rest, rest >= 1, "at least 1");
+    }
+}
