@@ -39,8 +39,8 @@ use crate::verdict::Outcome;
 
 /// Finishes per slot in a window.
 const TURNS: u32 = 10;
-/// Finishes without a full house after which a trial is given up: the load is light, and what it
-/// uses must be there for it.
+/// By how many the finishes without all slots in use may outnumber those with, before a trial is
+/// given up: the load is light, and what it uses must be there for it.
 const HOLES: u32 = 16;
 /// Weight of a window in the covariance: about as many as lie between two trials.
 const COVARIANCE_GAIN: f64 = 1.0 / 16.0;
@@ -62,12 +62,12 @@ pub struct Adaptive {
     trial: Option<usize>,
     /// Windows at the base since the last trial.
     rested: u32,
-    /// Whether the last rare trial was with more slots.
-    upwards: bool,
+    /// Rare trials so far, which take turns between more and fewer slots.
+    trials: u32,
     /// Mean latency in the last window at the base, in nanoseconds.
     base_latency: f64,
     window: Window,
-    /// The last finish, if all slots were in use from then on.
+    /// The last finish, if all slots are in use from then on.
     full_since: Option<Instant>,
 }
 
@@ -95,8 +95,8 @@ struct Window {
 impl Adaptive {
     /// Begins at the configured start, knowing nothing.
     pub fn new(config: &AdaptiveConfig) -> Self {
-        let AdaptiveConfig { least, most, window, tolerance, evidence, .. } = *config;
-        let curve = Curve::new(least, most, window, tolerance, evidence);
+        let AdaptiveConfig { least, most, window, tolerance, .. } = *config;
+        let curve = Curve::new(least, most, window, tolerance);
         let base = curve.level_of(config.start);
         Self {
             config: config.clone(),
@@ -107,7 +107,7 @@ impl Adaptive {
             base,
             trial: None,
             rested: 0,
-            upwards: false,
+            trials: 0,
             base_latency: 0.0,
             window: Window::default(),
             full_since: None,
@@ -147,8 +147,7 @@ impl Adaptive {
         let latency = window.latency / f64::from(window.served);
         self.curve.record(level, self.base, rate);
         self.covariance.add(f64::from(self.curve.slots(level)), rate);
-        let starved = level < self.base && self.curve.surely_worse(level, self.base);
-        self.hidden.on_window(latency, starved);
+        self.hidden.on_window(latency, self.curve.starved(level, self.base));
         if level == self.base {
             self.base_latency = latency;
         }
@@ -212,15 +211,20 @@ impl Adaptive {
     /// What the next window should try, none for the number in force.
     fn next_trial(&mut self) -> Option<usize> {
         let fewer = self.fewer();
-        if let Some(level) = fewer.filter(|level| !self.curve.known(*level, self.base)) {
+        let more = self.may_raise().then_some(self.base + 1);
+        let unknown = |level: &usize| !self.curve.known(*level, self.base);
+        if let Some(level) = fewer.filter(unknown).or(more.filter(unknown)) {
             return Some(level);
         }
         if self.rested < self.config.rest {
             return None;
         }
         self.rested = 0;
-        self.upwards = !self.upwards;
-        if self.upwards { self.may_raise().then_some(self.base + 1) } else { fewer }
+        self.trials += 1;
+        // Few slots lose much with one less, and trials with more lose nothing.
+        let downwards = self.trials.is_multiple_of(2 + 8 / self.limit());
+        let trial = if downwards { fewer } else { more };
+        trial.inspect(|level| self.curve.age(*level))
     }
 
     /// The smaller number worth trying: by Little's law as many as are at work, at least half of
@@ -252,7 +256,7 @@ impl Slots for Adaptive {
         self.measure(now, &finish);
         if self.window.served >= self.config.window.max(TURNS * self.limit()) {
             self.conclude();
-        } else if self.window.holes >= HOLES
+        } else if self.window.holes > HOLES + self.window.served
             && let Some(level) = self.trial
         {
             self.move_to(self.base);
@@ -326,9 +330,6 @@ pub struct AdaptiveConfig {
     /// the gate; less needs more slots for the last bit of throughput. Default 0.02: half of what
     /// windows of default length can tell apart within their memory.
     pub tolerance: f64,
-    /// Windows that must speak for a smaller number before it is taken. More errs less and takes
-    /// longer. Default 8: 2,048 finishes, which tell a loss of an eighth from none with 4 deviations.
-    pub evidence: u32,
     /// Windows between two trials once all is known. Fewer notice a change of capacity sooner; more
     /// lose less to trials. Default 16: with every other trial an eighth to a quarter too low, less
     /// than 1 % of throughput.
@@ -337,30 +338,20 @@ pub struct AdaptiveConfig {
 
 impl Default for AdaptiveConfig {
     fn default() -> Self {
-        Self {
-            start: 4,
-            least: 1,
-            most: 1024,
-            window: 256,
-            growth: 0.1,
-            tolerance: 0.02,
-            evidence: 8,
-            rest: 16,
-        }
+        Self { start: 4, least: 1, most: 1024, window: 256, growth: 0.1, tolerance: 0.02, rest: 16 }
     }
 }
 
 impl AdaptiveConfig {
     /// Notes everything that is wrong with the parameters.
     pub fn validate(&self, problems: &mut Problems) {
-        let Self { start, least, most, window, evidence, rest, .. } = *self;
+        let Self { start, least, most, window, rest, .. } = *self;
         problems.check("start", start, (least..=most).contains(&start), "least to most");
         problems.check("least", least, (1..=most).contains(&least), "1 to most");
         problems.check("most", most, (1..=1 << 20).contains(&most), "1 to 1048576");
         problems.check("window", window, (16..=1 << 24).contains(&window), "16 to 16777216");
         problems.range("growth", self.growth, 0.01, 1.0);
         problems.range("tolerance", self.tolerance, 0.001, 0.5);
-        problems.check("evidence", evidence, (1..=32).contains(&evidence), "1 to 32");
         problems.check("rest", rest, rest >= 1, "at least 1");
     }
 }

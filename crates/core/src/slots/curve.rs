@@ -5,12 +5,20 @@
 //! with the noise itself measured and taken into account: a number counts as better, or as worse,
 //! when it is so by more than noise explains.
 
-/// How many standard deviations of a difference count as real when deciding between two numbers.
-const SURE: f64 = 1.5;
+/// Standard deviations of a difference by which a number must be better to be moved to. A move that
+/// was an error is found out and taken back.
+const BETTER: f64 = 1.0;
+/// Standard deviations by which it must be worse to be tried no more for a while: that is not found
+/// out soon.
+const WORSE: f64 = 2.0;
 /// How many count as a change of the service itself: one false alarm in 370 windows.
 const SURPRISE: f64 = 3.0;
-/// Windows after which old evidence fades.
-const MEMORY: f64 = 32.0;
+/// Windows after which old evidence about the number in force fades.
+const MEMORY: f64 = 64.0;
+/// Windows after which more of them tell nothing new about another number.
+const ENOUGH: f64 = 24.0;
+/// Windows that old evidence counts as when a number is looked at again after a rest.
+const OLD: f64 = 6.0;
 /// Weight of a window in the noise.
 const NOISE_GAIN: f64 = 1.0 / 32.0;
 
@@ -21,8 +29,6 @@ pub(super) struct Curve {
     levels: Vec<Level>,
     /// Share of the best throughput that may be given up for fewer slots.
     tolerance: f64,
-    /// Windows after which a number is known well enough to move down to.
-    enough: f64,
     /// Variance of a window's throughput, relative to its mean.
     noise: f64,
 }
@@ -38,7 +44,7 @@ struct Level {
 
 impl Curve {
     /// Nothing known about the numbers from `least` to `most`; windows have `window` finishes.
-    pub(super) fn new(least: u32, most: u32, window: u32, tolerance: f64, enough: u32) -> Self {
+    pub(super) fn new(least: u32, most: u32, window: u32, tolerance: f64) -> Self {
         let mut levels = Vec::new();
         let mut slots = least.max(1);
         while slots < most {
@@ -47,8 +53,7 @@ impl Curve {
             slots += ((1 << slots.ilog2()) / 4).max(1);
         }
         levels.push(Level { slots: most.max(1), rate: 0.0, windows: 0.0 });
-        let (enough, noise) = (f64::from(enough), 1.0 / f64::from(window));
-        Self { levels, tolerance, enough, noise }
+        Self { levels, tolerance, noise: 1.0 / f64::from(window) }
     }
 
     /// The highest level.
@@ -98,6 +103,11 @@ impl Curve {
         }
     }
 
+    /// `level` is looked at again after a rest: new evidence counts more than what is remembered.
+    pub(super) fn age(&mut self, level: usize) {
+        self.levels[level].windows = self.levels[level].windows.min(OLD);
+    }
+
     /// The level to be at: the lowest whose throughput is within the tolerance of the best.
     pub(super) fn choose(&self, base: usize) -> usize {
         let others = (0..self.levels.len()).filter(|level| *level != base);
@@ -107,20 +117,40 @@ impl Curve {
             let mut levels = 0..self.levels.len();
             return levels.find(|level| self.surely(*level, base) >= good).unwrap_or(base);
         }
-        let known = |level: &Level| level.windows >= self.enough && level.rate >= good;
-        self.levels[..base].iter().position(known).unwrap_or(base)
+        let fair = best * (1.0 - 2.0 * self.tolerance);
+        let fits = |level: &usize| self.rate(*level) >= good && self.surely(*level, base) >= fair;
+        (0..base).find(fits).unwrap_or(base)
     }
 
-    /// Whether more windows would tell nothing more about `level`: it is surely worse, or as much
-    /// is known as is ever remembered.
+    /// Whether more windows at `level` would decide nothing: it surely is no improvement, or as
+    /// much is known of it as is ever remembered.
     pub(super) fn known(&self, level: usize, base: usize) -> bool {
-        self.levels[level].windows >= MEMORY || self.surely_worse(level, base)
+        self.levels[level].windows >= ENOUGH
+            || if level < base {
+                self.surely_worse(level, base)
+            } else {
+                self.levels[level].windows > 0.0
+                    && self.at_most(level, base) * (1.0 - self.tolerance) < self.rate(base)
+            }
     }
 
     /// Whether `level` gives up more than the tolerance, beyond doubt.
     pub(super) fn surely_worse(&self, level: usize, base: usize) -> bool {
-        let most = self.rate(level) * (1.0 + SURE * self.deviation(level, base));
-        self.levels[level].windows > 0.0 && most < (1.0 - self.tolerance) * self.rate(base)
+        self.levels[level].windows > 0.0
+            && self.at_most(level, base) < (1.0 - self.tolerance) * self.rate(base)
+    }
+
+    /// Whether `level` is short of slots: surely worse, and nearer to losing throughput in
+    /// proportion to slots than to losing none.
+    pub(super) fn starved(&self, level: usize, base: usize) -> bool {
+        let slots = f64::from(self.slots(level)) / f64::from(self.slots(base));
+        let halfway = self.rate(base) * (1.0 + slots) / 2.0;
+        level < base && self.surely_worse(level, base) && self.rate(level) < halfway
+    }
+
+    /// Throughput that `level` does not exceed, beyond doubt, compared with that of `base`.
+    fn at_most(&self, level: usize, base: usize) -> f64 {
+        self.rate(level) * (1.0 + WORSE * self.deviation(level, base))
     }
 
     /// Throughput that `level` has beyond doubt, compared with that of `base`; zero if unknown.
@@ -128,7 +158,7 @@ impl Curve {
         if self.levels[level].windows == 0.0 {
             return 0.0;
         }
-        self.rate(level) * (1.0 - SURE * self.deviation(level, base))
+        self.rate(level) * (1.0 - BETTER * self.deviation(level, base))
     }
 
     /// Standard deviation of the difference of two means, relative.
@@ -171,7 +201,7 @@ mod tests {
     use super::*;
 
     fn curve() -> Curve {
-        Curve::new(1, 100, 256, 0.02, 8)
+        Curve::new(1, 100, 256, 0.02)
     }
 
     fn record(curve: &mut Curve, slots: u32, base: u32, rate: f64, windows: u32) {
@@ -188,30 +218,45 @@ mod tests {
         let curve = curve();
         assert_eq!(curve.slots(curve.level_of(9)), 10);
         assert_eq!(curve.slots(curve.level_of(1_000)), 100);
-        assert_eq!(Curve::new(5, 5, 256, 0.02, 8).top(), 0);
+        assert_eq!(Curve::new(5, 5, 256, 0.02).top(), 0);
     }
 
     #[test]
-    fn moves_down_only_on_enough_evidence_and_never_below_the_knee() {
+    fn moves_down_only_on_evidence_and_never_below_the_knee() {
         let mut curve = curve();
+        let (four, eight) = (curve.level_of(4), curve.level_of(8));
         record(&mut curve, 8, 8, 4.0, 10);
-        record(&mut curve, 4, 8, 4.0, 7);
-        assert_eq!(curve.choose(7), 7, "seven windows are not enough");
         record(&mut curve, 4, 8, 4.0, 1);
-        assert_eq!(curve.slots(curve.choose(7)), 4);
+        assert_eq!(curve.choose(eight), eight, "one window may be luck");
+        record(&mut curve, 4, 8, 4.0, 7);
+        assert_eq!(curve.choose(eight), four);
         record(&mut curve, 3, 4, 3.0, 8);
-        assert!(curve.surely_worse(2, 3));
-        assert_eq!(curve.slots(curve.choose(3)), 4);
+        assert!(curve.surely_worse(four - 1, four) && curve.starved(four - 1, four));
+        assert_eq!(curve.choose(four), four);
     }
 
     #[test]
     fn moves_up_when_more_is_surely_better() {
         let mut curve = curve();
+        let (four, five) = (curve.level_of(4), curve.level_of(5));
         record(&mut curve, 4, 4, 4.0, 8);
         record(&mut curve, 5, 4, 4.2, 1);
-        assert_eq!(curve.slots(curve.choose(3)), 4, "5 % in one window may be noise");
+        assert_eq!(curve.choose(four), four, "5 % in one window may be noise");
         record(&mut curve, 5, 4, 5.0, 3);
-        assert_eq!(curve.slots(curve.choose(3)), 5);
+        assert_eq!(curve.choose(four), five);
+    }
+
+    /// A slide by small steps, each within the tolerance of the one before, ends within the
+    /// tolerance of the best.
+    #[test]
+    fn small_losses_do_not_add_up() {
+        let mut curve = curve();
+        let rate = |slots: u32| f64::from(slots) / f64::from(slots + 1);
+        for slots in [64, 56, 48, 40, 32, 28, 24, 20, 16, 14, 12, 10, 8] {
+            record(&mut curve, slots, 64, rate(slots), 60);
+        }
+        let chosen = curve.slots(curve.choose(curve.level_of(64)));
+        assert!((0.979..0.99).contains(&(rate(chosen) / rate(64))), "{chosen} slots");
     }
 
     #[test]
