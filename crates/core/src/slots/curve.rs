@@ -23,7 +23,7 @@ const OLD: f64 = 6.0;
 const NOISE_GAIN: f64 = 1.0 / 32.0;
 
 /// Throughput at each number of slots that may be tried. Numbers are addressed by *level*, their
-/// index in increasing order: neighbours are a quarter apart or less, above eight.
+/// index in increasing order: one apart up to eight, a quarter or less above.
 #[derive(Clone, Debug)]
 pub(super) struct Curve {
     levels: Vec<Level>,
@@ -257,6 +257,19 @@ mod tests {
         }
         let chosen = curve.slots(curve.choose(curve.level_of(64)));
         assert!((0.979..0.99).contains(&(rate(chosen) / rate(64))), "{chosen} slots");
+    }
+
+    /// Service times that spread more than exponentially make windows noisier than 1/√n.
+    #[test]
+    fn noise_is_measured() {
+        let mut curve = curve();
+        for n in 0..100 {
+            record(&mut curve, 8, 8, if n % 2 == 0 { 7.0 } else { 9.0 }, 1);
+        }
+        let eight = curve.level_of(8);
+        assert!((curve.noise.sqrt() - 0.125).abs() < 0.02, "{}", curve.noise.sqrt());
+        record(&mut curve, 7, 8, 7.0, 1);
+        assert!(!curve.known(eight - 1, eight), "an eighth less may be noise here");
     }
 
     #[test]
