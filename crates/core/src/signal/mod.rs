@@ -2,6 +2,10 @@
 
 mod backlog;
 mod ewma;
+mod quantile;
+mod window;
 
 pub use backlog::{Backlog, DelaySignal};
 pub use ewma::Ewma;
+pub use quantile::Quantile;
+pub use window::Window;

@@ -3,7 +3,15 @@
 //! A [`Throttle`] stands before one endpoint. It hears what came back and answers one question per
 //! request. One algorithm per file; [`ThrottleConfig`] lists them all.
 
+mod adaptive;
+mod bucket;
+mod cursor;
 mod open;
+mod rate;
+mod seda;
+#[cfg(test)]
+mod testing;
+mod window;
 
 use std::fmt;
 
@@ -16,7 +24,12 @@ use crate::request::Cx;
 use crate::time::{Instant, Span};
 use crate::verdict::{Outcome, Passage, Rejection};
 
+pub use adaptive::{Adaptive, AdaptiveConfig};
+pub use cursor::{CursorConfig, CursorThrottle};
 pub use open::Open;
+pub use rate::{Rate, RateConfig};
+pub use seda::{Seda, SedaConfig};
+pub use window::{WindowConfig, WindowThrottle};
 
 /// A client-side policy for one endpoint.
 pub trait Throttle: fmt::Debug + Send {
@@ -47,6 +60,16 @@ pub trait Throttle: fmt::Debug + Send {
     fn cursor(&self, _now: Instant) -> crate::rank::Cursor {
         crate::rank::Cursor::OPEN
     }
+
+    /// Whether a request that must wait means that all behind it must wait too. If not, the whole
+    /// holding queue is looked through when something may leave.
+    fn in_order(&self) -> bool {
+        true
+    }
+
+    /// Takes over from another throttle that had `outstanding` requests at the endpoint: their
+    /// responses will come here.
+    fn adopt(&mut self, _outstanding: u32) {}
 
     /// Takes new parameters in place; false if `config` is of another throttle.
     fn reconfigure(&mut self, config: &ThrottleConfig) -> bool;
@@ -91,20 +114,40 @@ pub enum ThrottleConfig {
     /// Sends everything.
     #[default]
     Open,
+    /// Rejects what is beyond the callee's cursor (DAGOR).
+    Cursor(CursorConfig),
+    /// Rejects by chance, in proportion to refusals ("Handling Overload").
+    Adaptive(AdaptiveConfig),
+    /// Sends at a rate that follows response times (SEDA, as in Breakwater's evaluation).
+    Seda(SedaConfig),
+    /// Keeps a window of outstanding requests that follows response times (ORCA).
+    Window(WindowConfig),
+    /// Sends at a granted or configured rate.
+    Rate(RateConfig),
 }
 
 impl ThrottleConfig {
     /// Builds the throttle of one endpoint. `seed` decides its random start values.
-    pub fn build(&self, _now: Instant, _seed: u64) -> Box<dyn Throttle> {
+    pub fn build(&self, now: Instant, seed: u64) -> Box<dyn Throttle> {
         match self {
             Self::Open => Box::new(Open),
+            Self::Cursor(config) => Box::new(CursorThrottle::new(config, now)),
+            Self::Adaptive(config) => Box::new(Adaptive::new(config, now)),
+            Self::Seda(config) => Box::new(Seda::new(config, now, seed)),
+            Self::Window(config) => Box::new(WindowThrottle::new(config, now)),
+            Self::Rate(config) => Box::new(Rate::new(config, now)),
         }
     }
 
     /// Notes everything that is wrong with the parameters.
-    pub fn validate(&self, _problems: &mut Problems) {
+    pub fn validate(&self, problems: &mut Problems) {
         match self {
             Self::Open => {}
+            Self::Cursor(config) => config.validate(problems),
+            Self::Adaptive(config) => config.validate(problems),
+            Self::Seda(config) => config.validate(problems),
+            Self::Window(config) => config.validate(problems),
+            Self::Rate(config) => config.validate(problems),
         }
     }
 }
