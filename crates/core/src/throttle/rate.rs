@@ -79,8 +79,12 @@ impl Rate {
 
     /// Requests per second of `workflow` now.
     pub fn rate(&self, workflow: Workflow) -> f64 {
-        let own = self.grants.get(&Some(workflow)).or_else(|| self.grants.get(&None));
-        own.map_or(self.config.rate, |grant| grant.rate)
+        self.rate_under(Some(workflow))
+    }
+
+    fn rate_under(&self, key: Option<Workflow>) -> f64 {
+        let grant = self.grants.get(&key).or_else(|| self.grants.get(&None));
+        grant.map_or(self.config.rate, |grant| grant.rate)
     }
 }
 
@@ -111,8 +115,12 @@ impl Throttle for Rate {
             return false;
         }
         let rate = rate.max(self.config.floor);
-        let before = self.rate(key.unwrap_or(Workflow::NONE));
+        let before = self.rate_under(key);
         let end = cx.now + feedback.holds.min(self.config.max_age);
+        if end <= cx.now {
+            // Holds for no time: takes back what was granted before.
+            return self.grants.remove(&key).is_some();
+        }
         let burst = self.config.burst;
         let grant = self.grants.entry(key).or_insert_with(|| {
             let bucket = Bucket::empty(cx.now, rate, burst);
