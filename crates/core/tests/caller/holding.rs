@@ -191,6 +191,26 @@ fn another_throttle_takes_over_what_is_there() {
     assert!(caller.reconfigure(at(0), &bad).is_err());
 }
 
+/// A throttle that never holds decides about each held call at once, in order of arrival: none is
+/// left to wait for something that will not come.
+#[test]
+fn a_throttle_that_never_holds_leaves_nothing_held() {
+    let mut caller = one_at_a_time(2, 5);
+    for business in [1, 2] {
+        caller.submit(at(0), &ranked(business)).unwrap();
+    }
+    let held = [50, 20, 40, 30].map(|business| caller.submit(at(0), &ranked(business)).unwrap());
+    drain(&mut caller);
+    let adaptive = ThrottleConfig::Adaptive(Default::default());
+    let config = CallerConfig { throttle: adaptive, ..CallerConfig::default() };
+    caller.reconfigure(at(1), &config).unwrap();
+    let decided = drain(&mut caller).into_iter().filter_map(|action| match action {
+        CallAction::Transmit { id, .. } | CallAction::Fail { id, .. } => Some(id),
+        CallAction::Report { .. } => None,
+    });
+    assert_eq!((decided.collect::<Vec<_>>(), caller.held()), (held.to_vec(), 0));
+}
+
 #[test]
 fn an_expired_call_is_rejected_and_never_retried() {
     let mut caller = open(1, Default::default());
