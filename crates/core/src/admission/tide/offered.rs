@@ -71,6 +71,7 @@ impl Offered {
     }
 
     /// Offered cost per nanosecond, over all ranks.
+    #[cfg(test)]
     pub(super) fn total(&self) -> f64 {
         self.total
     }
