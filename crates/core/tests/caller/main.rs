@@ -8,7 +8,8 @@ mod retries;
 use tidegate_core::caller::{CallAction, CallerConfig};
 use tidegate_core::retry::RetryConfig;
 use tidegate_core::throttle::{
-    AdaptiveConfig, Answer, CursorConfig, RateConfig, SedaConfig, ThrottleConfig, WindowConfig,
+    AdaptiveConfig, Answer, CreditConfig, CursorConfig, RateConfig, SedaConfig, ThrottleConfig,
+    WindowConfig,
 };
 use tidegate_core::{
     Advice, Caller, Context, Instant, Outcome, Rank, Reason, Rejection, RequestId, Span,
@@ -70,9 +71,11 @@ fn failed(caller: &mut Caller) -> Vec<(RequestId, Rejection)> {
 }
 
 /// Every throttle, with parameters that bite within a few hundred operations.
-fn throttles() -> [ThrottleConfig; 6] {
+fn throttles() -> [ThrottleConfig; 8] {
     [
         ThrottleConfig::Open,
+        ThrottleConfig::Credit(CreditConfig::default()),
+        ThrottleConfig::Credit(CreditConfig { floor: 1, holds: Span::from_millis(1) }),
         ThrottleConfig::Cursor(CursorConfig::default()),
         ThrottleConfig::Adaptive(AdaptiveConfig::default()),
         ThrottleConfig::Seda(SedaConfig {
