@@ -7,7 +7,7 @@ use crate::retry::RetryConfig;
 use crate::throttle::ThrottleConfig;
 use crate::time::Span;
 
-/// Parameters of a [`Caller`].
+/// Parameters of a [`Caller`](super::Caller).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CallerConfig {
