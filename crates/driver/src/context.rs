@@ -73,7 +73,11 @@ mod tests {
                 assert_eq!(rank_now(), Some(Rank::new(business, 0)));
                 let mut polled = false;
                 poll_fn(|_| {
-                    if std::mem::replace(&mut polled, true) { Poll::Ready(()) } else { Poll::Pending }
+                    if std::mem::replace(&mut polled, true) {
+                        Poll::Ready(())
+                    } else {
+                        Poll::Pending
+                    }
                 })
                 .await;
                 assert_eq!(rank_now(), Some(Rank::new(business, 0)));

@@ -39,7 +39,12 @@ impl SharedGate {
     /// A request has arrived: it is refused at once, or has a ticket from now on. If a slot is free
     /// the ticket is ready, and polling it takes no lock.
     pub fn arrive(&self, context: &Context) -> Result<Ticket, Rejection> {
-        self.shared.locked(|state, now, wakers| {
+        self.arrive_at(self.now(), context)
+    }
+
+    /// The same for a driver that has read the clock already, say to work out the deadline.
+    pub fn arrive_at(&self, now: Instant, context: &Context) -> Result<Ticket, Rejection> {
+        self.shared.with_lock(|state, wakers| {
             let entered = state.enter(now, now, context, wakers);
             state.dispatch(now, wakers);
             let (request, waiter) = entered?;
@@ -161,13 +166,14 @@ impl Shared {
     }
 
     /// One clock read, one lock; then, without the lock, wakes whoever was collected.
-    pub(crate) fn locked<R>(
-        &self,
-        work: impl FnOnce(&mut State, Instant, &mut Wakers) -> R,
-    ) -> R {
+    pub(crate) fn locked<R>(&self, work: impl FnOnce(&mut State, Instant, &mut Wakers) -> R) -> R {
         let now = self.clock.now();
+        self.with_lock(|state, wakers| work(state, now, wakers))
+    }
+
+    fn with_lock<R>(&self, work: impl FnOnce(&mut State, &mut Wakers) -> R) -> R {
         let mut wakers = Wakers::default();
-        let result = work(&mut lock(&self.state), now, &mut wakers);
+        let result = work(&mut lock(&self.state), &mut wakers);
         wakers.wake();
         result
     }

@@ -14,7 +14,7 @@ use tidegate_core::{Context as RequestContext, Cost, Outcome, Rejection, Span};
 use tidegate_driver::{Slot, Ticket, context};
 use tower_service::Service;
 
-use super::drive::{Drive, Turn};
+use super::turn::Turn;
 use crate::body::{GateBody, Held};
 
 pin_project! {
@@ -26,7 +26,6 @@ pin_project! {
         #[pin]
         state: State<S, Q, S::Future>,
         context: RequestContext,
-        drive: Drive,
         // Time spent inside the service's polls.
         busy: Span,
     }
@@ -53,20 +52,18 @@ where
 {
     pub(super) fn admitted(
         ticket: Ticket,
-        drive: Drive,
         context: RequestContext,
         service: S,
         request: Request<Q>,
     ) -> Self {
         let state = State::Waiting { ticket, service, request };
-        Self { state, context, drive, busy: Span::ZERO }
+        Self { state, context, busy: Span::ZERO }
     }
 
     pub(super) fn refused(rejection: Rejection) -> Self {
         Self {
             state: State::Refused { rejection },
             context: RequestContext::default(),
-            drive: Drive::Inline,
             busy: Span::ZERO,
         }
     }
@@ -89,7 +86,7 @@ where
                     Err(rejection) => this.state.set(State::Refused { rejection }),
                 },
                 StateProj::Starting { turn, service, .. } => {
-                    ready!(turn.poll(*this.drive, cx));
+                    ready!(turn.poll(cx));
                     let _entered = context::enter(*this.context);
                     if let Err(error) = ready!(service.poll_ready(cx)) {
                         this.state.as_mut().take_slot().into_iter().for_each(Slot::fail);

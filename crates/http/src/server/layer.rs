@@ -4,21 +4,19 @@ use tidegate_core::Span;
 use tidegate_driver::SharedGate;
 use tower_layer::Layer;
 
-use super::drive::Drive;
 use super::service::GateService;
 
 /// Puts a gate before a service. Services made by one layer share the gate.
 #[derive(Clone, Debug)]
 pub struct GateLayer {
     pub(super) gate: SharedGate,
-    pub(super) drive: Drive,
     pub(super) patience: Option<Span>,
 }
 
 impl GateLayer {
     /// A layer that asks `gate`.
     pub fn new(gate: SharedGate) -> Self {
-        Self { gate, drive: Drive::default(), patience: None }
+        Self { gate, patience: None }
     }
 
     /// Gives every request a deadline so long after its arrival. Without, the gate's policy alone
@@ -26,13 +24,6 @@ impl GateLayer {
     #[must_use]
     pub fn patience(mut self, patience: Span) -> Self {
         self.patience = Some(patience);
-        self
-    }
-
-    /// Chooses what happens between the start of a request and its handler.
-    #[must_use]
-    pub fn drive(mut self, drive: Drive) -> Self {
-        self.drive = drive;
         self
     }
 

@@ -34,12 +34,13 @@ where
     /// The request arrives here and now, not when its future is first polled.
     fn call(&mut self, request: Request<Q>) -> Self::Future {
         let gate = &self.layer.gate;
-        let deadline = self.layer.patience.map_or(Instant::FAR, |patience| gate.now() + patience);
+        let now = gate.now();
+        let deadline = self.layer.patience.map_or(Instant::FAR, |patience| now + patience);
         let context = RequestContext { deadline, ..RequestContext::default() };
-        match gate.arrive(&context) {
+        match gate.arrive_at(now, &context) {
             Ok(ticket) => {
                 let service = self.inner.clone();
-                ResponseFuture::admitted(ticket, self.layer.drive, context, service, request)
+                ResponseFuture::admitted(ticket, context, service, request)
             }
             Err(rejection) => ResponseFuture::refused(rejection),
         }
