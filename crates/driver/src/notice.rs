@@ -87,3 +87,40 @@ impl fmt::Debug for Notices {
         f.debug_struct("Notices").finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use tidegate_core::gate::{Gate, GateConfig};
+    use tidegate_core::{GateId, Instant};
+
+    use super::*;
+    use crate::SharedGate;
+
+    fn push(gate: &SharedGate, number: u64) {
+        gate.shared.locked(|state, _, wakers| {
+            let feedback = Feedback::silent(GateId(1), number);
+            state.outbox.push(CallerId(number), feedback).into_iter().for_each(|w| wakers.push(w));
+        });
+    }
+
+    #[test]
+    fn a_listener_is_woken_and_the_latest_are_kept() {
+        let gate = Gate::new(&GateConfig::default(), Instant::ZERO, 1).expect("valid");
+        let gate = SharedGate::new(gate);
+        push(&gate, 0);
+        let mut notices = gate.notices();
+        let mut cx = task::Context::from_waker(Waker::noop());
+        assert!(notices.poll_next(&mut cx).is_pending(), "sent before anybody listened");
+        for number in 1..=OUTBOX as u64 + 1 {
+            push(&gate, number);
+        }
+        let mut heard = Vec::new();
+        while let Poll::Ready(notice) = notices.poll_next(&mut cx) {
+            heard.push(notice.caller.0);
+        }
+        assert_eq!(heard, (2..=OUTBOX as u64 + 1).collect::<Vec<_>>());
+        push(&gate, 9);
+        drop(notices);
+        assert!(gate.notices().poll_next(&mut cx).is_pending(), "kept for nobody");
+    }
+}

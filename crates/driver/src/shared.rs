@@ -19,7 +19,7 @@ use crate::waiters::{Fate, WaiterId, Waiters, Wakers};
 /// A gate that any number of tasks on any number of threads use. Clones are the same gate.
 #[derive(Clone)]
 pub struct SharedGate {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 impl SharedGate {

@@ -1,5 +1,6 @@
 //! Guards polled by hand: who is woken, what is freed, and when.
 #![cfg(not(loom))]
+#![allow(clippy::disallowed_methods, reason = "tests of a driver have threads")]
 
 use std::future::Future;
 use std::pin::Pin;

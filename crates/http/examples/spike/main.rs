@@ -11,6 +11,8 @@
 //! measures the capacity, that of the same server without a gate under a saturating closed loop,
 //! and then every way; a line of the table is the median over the rounds.
 
+#![allow(clippy::disallowed_methods, reason = "a program that measures real time")]
+
 mod load;
 mod report;
 mod serve;

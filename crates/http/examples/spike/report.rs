@@ -80,7 +80,7 @@ pub(crate) fn heading() {
 /// One line: medians over the rounds.
 pub(crate) fn print(setup: &Setup, rows: &[Row]) {
     let median = |of: &dyn Fn(&Row) -> f64| sorted(rows, of)[rows.len() / 2];
-    let goodput = sorted(rows, &Row::goodput);
+    let goodput = sorted(rows, Row::goodput);
     let Setup { way, runtime, protocol, event_interval, extra_slots, .. } = setup;
     println!(
         "| {way} | {runtime} | {protocol} | {event_interval} | {extra_slots} | {:.0} | {:.0} | {:.0} | {:.0} \

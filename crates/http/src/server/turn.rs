@@ -1,10 +1,10 @@
 //! Once around the runtime's loop before a handler runs, unless that was just done: [`Turn`].
 //!
 //! `yield_now` resumes after every task that is ready was polled and then the I/O driver, so
-//! whatever had reached the machine before stands in the gate when the handler runs. It costs
-//! about a microsecond; therefore a thread that came round less than [`FRESH`] ago starts at once.
-//! Under load with long handlers every start goes round, with short ones one in many, and the time
-//! for which arrivals stay unread is bounded either way.
+//! whatever had reached the machine before stands in the gate when the handler runs. It costs one
+//! more poll and a look at the I/O driver; therefore a thread that came round less than [`FRESH`]
+//! ago starts at once. Under load with long handlers every start goes round, with short ones one in
+//! many, and the time for which arrivals stay unread is bounded either way.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -43,6 +43,7 @@ impl Turn {
                 // is nothing else in it to keep.
                 return pin!(tokio::task::yield_now()).poll(cx);
             }
+            // Polled for another reason meanwhile, it is taken as come round too: rare, and harmless.
             Self::Going => LAST_ROUND.set(Some(Instant::now())),
             Self::Before | Self::Done => {}
         }
