@@ -7,7 +7,7 @@ use tidegate_core::Span;
 use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
 
-use crate::plan::PlanError;
+use super::PlanError;
 
 /// Problems of a plan, each once, in the order they were found.
 #[derive(Debug)]
@@ -52,8 +52,16 @@ fn find_lines(table: &DeTable<'_>, path: &str, text: &str, lines: &mut BTreeMap<
         let path = join(path, key.get_ref());
         let before = &text.as_bytes()[..key.span().start.min(text.len())];
         lines.insert(path.clone(), 1 + before.iter().filter(|byte| **byte == b'\n').count());
-        if let DeValue::Table(inner) = value.get_ref() {
-            find_lines(inner, &path, text, lines);
+        match value.get_ref() {
+            DeValue::Table(inner) => find_lines(inner, &path, text, lines),
+            DeValue::Array(values) => {
+                for (n, value) in values.iter().enumerate() {
+                    if let DeValue::Table(inner) = value.get_ref() {
+                        find_lines(inner, &join(&path, &n.to_string()), text, lines);
+                    }
+                }
+            }
+            _ => {}
         }
     }
 }
@@ -120,6 +128,11 @@ impl<'a> Reader<'a> {
         })
     }
 
+    /// A time that need not be there.
+    pub(crate) fn some_span(&mut self, key: &str) -> Option<Span> {
+        self.has(key).then(|| self.span(key, Span::ZERO))
+    }
+
     pub(crate) fn number(&mut self, key: &str, default: f64, low: f64, high: f64) -> f64 {
         let number = match self.value(key) {
             None => return default,
@@ -180,6 +193,11 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// The keys there are.
+    pub(crate) fn keys(&self) -> Vec<String> {
+        self.table.keys().cloned().collect()
+    }
+
     /// Reads every table in this one.
     pub(crate) fn each_table(&mut self, mut read: impl FnMut(&str, &mut Reader<'_>)) {
         let table = self.table;
@@ -189,6 +207,23 @@ impl<'a> Reader<'a> {
                 Value::Table(inner) => self.inside(key, inner, |reader| read(key, reader)),
                 _ => self.note(key, "is not a table"),
             }
+        }
+    }
+
+    /// Reads every table of the list at `key`, if there is one.
+    pub(crate) fn tables(&mut self, key: &str, mut read: impl FnMut(&mut Reader<'_>)) {
+        match self.value(key) {
+            None => {}
+            Some(Value::Array(values)) => {
+                for (n, value) in values.iter().enumerate() {
+                    let path = join(key, &n.to_string());
+                    match value {
+                        Value::Table(table) => self.inside(&path, table, &mut read),
+                        _ => self.note(&path, "is not a table"),
+                    }
+                }
+            }
+            Some(_) => self.note(key, "is not a list of tables"),
         }
     }
 
