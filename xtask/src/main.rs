@@ -1,1 +1,60 @@
-fn main() {}
+//! The project's chores: `cargo xtask test | tidy | bench | fuzz`.
+
+#![allow(clippy::disallowed_methods, reason = "a tool for people: it measures real time")]
+
+mod bench;
+mod deps;
+mod fuzz;
+mod install;
+mod run;
+mod spdx;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+Usage: cargo xtask COMMAND
+
+  test [--install]         everything a change must pass, in the dev profile; stops at the first
+                           failure; --install (or being root) installs missing Debian packages
+  tidy                     the house rules that are code, a part of `test`
+  bench [--format json] [--install] [FILTER]
+                           instructions per operation, counted by callgrind (release profile)
+  fuzz SECS                property tests on ever more random cases for about SECS seconds
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let result = match args.as_slice() {
+        ["test"] => test::test(false),
+        ["test", "--install"] => test::test(true),
+        ["tidy"] => tidy::tidy(),
+        ["bench", options @ ..] => match bench::Options::parse(options) {
+            Some(options) => bench::bench(&options),
+            None => return usage(),
+        },
+        ["fuzz", secs] => match secs.parse() {
+            Ok(secs) => fuzz::fuzz(secs),
+            Err(_) => return usage(),
+        },
+        ["--help" | "-h" | "help"] => {
+            print!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        _ => return usage(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn usage() -> ExitCode {
+    eprint!("{USAGE}");
+    ExitCode::from(2)
+}

@@ -721,8 +721,7 @@ impl Default for CallerConfig {
 impl CallerConfig {
     /// Reads and checks a TOML block.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
-        let config: Self = config::parse(text)?;
-        config.check().map(|()| config)
+        config::read(text, Self::validate)
     }
 
     /// Writes the configuration as TOML, every parameter in full.

@@ -80,15 +80,187 @@ impl Problems {
     }
 }
 
-/// Reads TOML into a configuration without checking its values.
-pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, ConfigError> {
-    toml::from_str(text).map_err(|error| {
+/// Reads TOML into a configuration and checks its values with `validate`. What cannot be read (a
+/// field that does not exist, a string for a number) is set aside, field by field, so that the rest
+/// is judged in the same go.
+pub fn read<T: DeserializeOwned>(
+    text: &str,
+    validate: impl FnOnce(&T, &mut Problems),
+) -> Result<T, ConfigError> {
+    let mut table: toml::Table = toml::from_str(text).map_err(|error| {
+        // Not TOML at all: its own message shows line and column.
         let allowed = error.to_string().trim_end().to_owned();
         ConfigError(vec![Problem { field: String::new(), value: String::new(), allowed }])
+    })?;
+    let mut problems = Problems::default();
+    let config = loop {
+        match table.clone().try_into::<T>() {
+            Ok(config) => break config,
+            Err(error) => {
+                let error = message(&error);
+                let Some((path, value)) = set_aside_culprit::<T>(&mut table, &error) else {
+                    let (field, value) = (String::new(), String::new());
+                    problems.found.push(Problem { field, value, allowed: error });
+                    return Err(ConfigError(problems.found));
+                };
+                let field = path.join(".");
+                problems.found.push(Problem { field, value: value.to_string(), allowed: error });
+            }
+        }
+    };
+    validate(&config, &mut problems);
+    problems.into_result().map(|()| config)
+}
+
+/// Removes the field without which `error` does not occur. Errors of tagged blocks do not say where
+/// they are, but there are few fields, so each is tried.
+fn set_aside_culprit<T: DeserializeOwned>(
+    table: &mut toml::Table,
+    error: &str,
+) -> Option<(Vec<String>, toml::Value)> {
+    let mut paths = Vec::new();
+    fields(table, &mut Vec::new(), &mut paths);
+    paths.into_iter().find_map(|path| {
+        let mut rest = table.clone();
+        let value = take(&mut rest, &path)?;
+        let cured = match rest.clone().try_into::<T>() {
+            Ok(_) => true,
+            // Without the key that chooses a policy there is another error, and no cure.
+            Err(now) => message(&now) != error && !message(&now).starts_with("missing field"),
+        };
+        cured.then(|| {
+            *table = rest;
+            (path, value)
+        })
     })
 }
 
+/// Paths of all fields, those of a block before the block itself.
+fn fields(table: &toml::Table, above: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
+    for (name, value) in table {
+        above.push(name.clone());
+        if let toml::Value::Table(block) = value {
+            fields(block, above, found);
+        }
+        found.push(above.clone());
+        above.pop();
+    }
+}
+
+fn take(table: &mut toml::Table, path: &[String]) -> Option<toml::Value> {
+    let (last, blocks) = path.split_last()?;
+    let mut table = table;
+    for block in blocks {
+        table = table.get_mut(block)?.as_table_mut()?;
+    }
+    table.remove(last)
+}
+
+/// What is wrong, without the line that says where: fields are named by their path.
+fn message(error: &toml::de::Error) -> String {
+    error.message().to_owned()
+}
+
 /// Writes a configuration as TOML.
-pub(crate) fn print<T: serde::Serialize>(config: &T) -> String {
+pub fn print<T: serde::Serialize>(config: &T) -> String {
     toml::to_string(config).expect("configurations are plain tables of strings and numbers")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use crate::caller::CallerConfig;
+    use crate::gate::GateConfig;
+
+    fn problems(text: &str) -> Vec<(String, String)> {
+        let error = GateConfig::from_toml(text).expect_err("a problem was put in");
+        error.problems().iter().map(|at| (at.field.clone(), at.value.clone())).collect()
+    }
+
+    fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
+        expected.iter().map(|(field, value)| ((*field).into(), (*value).into())).collect()
+    }
+
+    #[test]
+    fn everything_wrong_is_told_at_once() {
+        let text = r#"
+            queue_limit = 0
+            retry_share = nan
+            degrade_delay = "soon"
+            colour = "red"
+            [slots]
+            slots = "fixed"
+            count = 0
+            depth = 3
+            [schedule]
+            order = "alphabetical"
+        "#;
+        assert_eq!(
+            problems(text),
+            pairs(&[
+                ("colour", "\"red\""),
+                ("degrade_delay", "\"soon\""),
+                ("schedule", "{ order = \"alphabetical\" }"),
+                ("slots.depth", "3"),
+                ("slots.count", "0"),
+                ("queue_limit", "0"),
+                ("retry_share", "NaN"),
+            ])
+        );
+    }
+
+    #[test]
+    fn a_block_without_its_choice_is_one_problem() {
+        let error = GateConfig::from_toml("[slots]\ncount = 4").unwrap_err();
+        assert_eq!(error.problems().len(), 1, "{error}");
+        assert!(error.to_string().contains("slots"), "{error}");
+    }
+
+    #[test]
+    fn what_is_no_toml_is_shown_with_its_line() {
+        let error = GateConfig::from_toml("queue_limit = \n").unwrap_err();
+        assert!(error.to_string().contains("line 1"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_breaks_the_reader(text in "\\PC{0,80}") {
+            let _ = GateConfig::from_toml(&text);
+            let _ = CallerConfig::from_toml(&text);
+        }
+
+        #[test]
+        fn no_value_breaks_the_reader(
+            field in prop::sample::select(vec![
+                "queue_limit", "retry_share", "degrade_delay", "slots.count", "hold_limit",
+                "retry.share", "retry.attempts", "admission", "throttle.throttle", "retry",
+            ]),
+            value in prop_oneof![
+                any::<i64>().prop_map(|n| n.to_string()),
+                any::<f64>().prop_map(|x| toml::Value::Float(x).to_string()),
+                "[a-z0-9 ]{0,8}".prop_map(|text| toml::Value::String(text).to_string()),
+                Just("[1, {}]".to_owned()),
+            ],
+        ) {
+            let text = format!("{field} = {value}");
+            for error in [GateConfig::from_toml(&text).err(), CallerConfig::from_toml(&text).err()] {
+                prop_assert!(error.is_none_or(|error| !error.to_string().is_empty()));
+            }
+        }
+
+        #[test]
+        fn what_is_printed_reads_back(
+            limit in 1usize..1 << 24, share in 0.0..=1.0, delay in any::<u64>(), count in 1u32..,
+        ) {
+            let config = GateConfig {
+                queue_limit: limit,
+                retry_share: share,
+                degrade_delay: crate::time::Span::from_nanos(delay),
+                slots: crate::slots::SlotsConfig::fixed(count),
+                ..GateConfig::default()
+            };
+            prop_assert_eq!(GateConfig::from_toml(&config.to_toml()), Ok(config));
+        }
+    }
 }

@@ -14,7 +14,7 @@ const LEVEL_SHIFT: u32 = 10;
 
 /// The level of a rank, 0 being the most important.
 pub(crate) const fn level_of(rank: Rank) -> usize {
-    (rank.key() >> LEVEL_SHIFT) as usize
+    (rank.key() / LEVEL_RANKS) as usize
 }
 
 /// Places (of a slab) by level, oldest first within a level.

@@ -27,7 +27,12 @@
 //! gate.dispatch(now);
 //! ```
 
-#![warn(clippy::disallowed_methods)]
+#![deny(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    clippy::iter_over_hash_type,
+    reason = "the same inputs give the same decisions; clippy.toml gives the reason for each"
+)]
 
 pub mod admission;
 pub mod balance;
@@ -35,6 +40,7 @@ pub mod caller;
 pub mod config;
 pub mod context;
 pub mod credit;
+pub mod entry;
 pub mod event;
 pub mod feedback;
 pub mod gate;
@@ -47,6 +53,7 @@ pub mod retry;
 pub mod rng;
 pub mod schedule;
 pub mod signal;
+mod siphash;
 pub mod slab;
 pub mod slots;
 pub mod testing;

@@ -89,7 +89,7 @@ impl Breakwater {
         }
         let credits = self.pool.total();
         cx.events.push(due, || Event::Pool { credits, delay });
-        self.windows.grant_drained(due, credits, GRANTS_PER_PERIOD);
+        self.windows.grant_drained(due, credits, GRANTS_PER_PERIOD, true);
         periods
     }
 }

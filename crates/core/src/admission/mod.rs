@@ -12,8 +12,17 @@
 //! ```
 
 mod breakwater;
+mod chain;
+mod codel;
+mod dagor;
+mod detector;
 mod open;
+mod random;
+mod seda;
+#[cfg(test)]
+mod testing;
 mod tide;
+mod utilization;
 
 use std::fmt;
 
@@ -29,8 +38,15 @@ use crate::time::{Instant, Span};
 use crate::verdict::{Outcome, Verdict};
 
 pub use breakwater::{Breakwater, BreakwaterConfig};
+pub use chain::{Chain, ChainConfig};
+pub use codel::{Codel, CodelConfig, CodelForm};
+pub use dagor::{Dagor, DagorConfig, DagorForm};
+pub use detector::{DetectorConfig, LoadSignal};
 pub use open::Open;
+pub use random::{Random, RandomConfig};
+pub use seda::{Seda, SedaConfig};
 pub use tide::{Tide, TideConfig};
+pub use utilization::{Thresholds, Utilization, UtilizationConfig};
 
 /// A server-side policy.
 ///
@@ -160,6 +176,18 @@ pub enum AdmissionConfig {
     Breakwater(BreakwaterConfig),
     /// Credits decide how much, ranks decide what.
     Tide(TideConfig),
+    /// DAGOR: a cursor over ranks, moved once per window.
+    Dagor(DagorConfig),
+    /// Sheds a share of all requests by chance.
+    Random(RandomConfig),
+    /// CoDel: sheds what waited too long in a standing queue.
+    Codel(CodelConfig),
+    /// SEDA: token buckets whose rates follow a percentile of response times.
+    Seda(SedaConfig),
+    /// Thresholds of utilization by criticality.
+    Utilization(UtilizationConfig),
+    /// Several policies in a row.
+    Chain(ChainConfig),
 }
 
 impl Default for AdmissionConfig {
@@ -175,6 +203,12 @@ impl AdmissionConfig {
             Self::Open => Box::new(Open),
             Self::Breakwater(config) => Box::new(Breakwater::new(config, now)),
             Self::Tide(config) => Box::new(Tide::new(config, now)),
+            Self::Dagor(config) => Box::new(Dagor::new(config, now)),
+            Self::Random(config) => Box::new(Random::new(config, now)),
+            Self::Codel(config) => Box::new(Codel::new(config, now)),
+            Self::Seda(config) => Box::new(Seda::new(config, now)),
+            Self::Utilization(config) => Box::new(Utilization::new(config, now)),
+            Self::Chain(config) => Box::new(Chain::new(config, now)),
         }
     }
 
@@ -184,6 +218,12 @@ impl AdmissionConfig {
             Self::Open => {}
             Self::Breakwater(config) => config.validate(problems),
             Self::Tide(config) => config.validate(problems),
+            Self::Dagor(config) => config.validate(problems),
+            Self::Random(config) => config.validate(problems),
+            Self::Codel(config) => config.validate(problems),
+            Self::Seda(config) => config.validate(problems),
+            Self::Utilization(config) => config.validate(problems),
+            Self::Chain(config) => config.validate(problems),
         }
     }
 }

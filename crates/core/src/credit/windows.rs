@@ -235,13 +235,14 @@ impl Windows {
     }
 
     /// Grants drained callers one credit each while the pool has open ones, and notes that they
-    /// have to be told. At most `limit` at once.
-    pub(crate) fn grant_drained(&mut self, now: Instant, total: u32, limit: usize) {
+    /// have to be told. At most `limit` at once; without `guess` only those with known demand.
+    pub(crate) fn grant_drained(&mut self, now: Instant, total: u32, limit: usize, guess: bool) {
         for _ in 0..limit {
             if self.issued >= u64::from(total) {
                 return;
             }
-            let Some(place) = self.hungry.front().or(self.content.front()) else { return };
+            let content = || self.content.front().filter(|_| guess);
+            let Some(place) = self.hungry.front().or_else(content) else { return };
             let key = self.callers.key_at(place).expect("drained callers are stored");
             self.unfile_drained(key);
             self.set_window(now, key, 1);
@@ -464,9 +465,9 @@ mod tests {
         windows.on_end(CallerId(7), true);
         assert_eq!(windows.assign(now, CallerId(7), &share(0, PoolForm::Paper)), Some(0));
         assert!(windows.has_drained());
-        windows.grant_drained(now, 0, 10);
+        windows.grant_drained(now, 0, 10, true);
         assert_eq!(windows.poll_notice(), None, "no open credit, no grant");
-        windows.grant_drained(now, 1, 10);
+        windows.grant_drained(now, 1, 10, true);
         assert_eq!(windows.poll_notice(), Some(CallerId(7)));
         assert_eq!((windows.window(CallerId(7)), windows.issued()), (Some(1), 1));
         windows.invariants();
@@ -497,7 +498,7 @@ mod tests {
         assert_eq!(windows.assign(now, CallerId(1), &fair), Some(1), "its turn is not over");
         let later = now + Span::from_millis(2);
         assert_eq!(windows.assign(later, CallerId(1), &fair), Some(0));
-        windows.grant_drained(later, 1, 1);
+        windows.grant_drained(later, 1, 1, false);
         assert_eq!(windows.poll_notice(), Some(CallerId(2)));
         windows.invariants();
     }
@@ -526,7 +527,7 @@ mod tests {
                     0 | 1 => drop(windows.on_request(now, caller, demand)),
                     2 => windows.on_end(caller, demand % 2 == 0),
                     3 => drop(windows.assign(now, caller, &share(total, form))),
-                    4 => windows.grant_drained(now, total, 3),
+                    4 => windows.grant_drained(now, total, 3, demand % 2 == 0),
                     5 => windows.on_report(now, caller, demand),
                     _ => windows.on_gone(now, caller),
                 }

@@ -244,7 +244,10 @@ impl Gate {
             Some(entry) if entry.state != State::Running => self.ignore(now, Misuse::WrongState),
             Some(entry) => {
                 entry.state = State::Paused;
-                entry.request.attained += now.since(entry.started);
+                let step = now.since(entry.started);
+                entry.request.attained += step;
+                entry.request.cost =
+                    Cost(entry.request.cost.0.saturating_sub(step.as_nanos()).max(1));
                 self.running -= 1;
             }
         }
@@ -263,8 +266,6 @@ impl Gate {
         entry.state = State::Waiting;
         entry.request.enqueued = now;
         entry.request.context.progress = progress;
-        entry.request.cost =
-            Cost(entry.request.cost.0.saturating_sub(entry.request.attained.as_nanos()).max(1));
         self.schedule.push(now, &entry.request);
         self.backlog.on_enqueue(now, id.index(), now, entry.request.cost);
     }
@@ -467,6 +468,7 @@ impl Gate {
         );
         self.backlog.invariants();
         self.admission.invariants();
+        self.slots.invariants();
     }
 
     // === inside ===

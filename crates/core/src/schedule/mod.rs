@@ -4,7 +4,18 @@
 //! RPC frames and HTTP futures. Rank decides who is refused, not who is next: a rank-ordered queue
 //! makes the unimportant wait until they are worthless, which is a refusal by other means.
 
+mod adaptive_lifo;
+mod drr;
+mod edf;
 mod fifo;
+mod heap;
+mod keyed;
+mod lasf;
+mod lstf;
+mod sjf;
+mod srtf;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 
@@ -14,7 +25,15 @@ use crate::config::Problems;
 use crate::request::{Request, RequestId};
 use crate::time::Instant;
 
+pub use adaptive_lifo::{AdaptiveLifo, AdaptiveLifoConfig};
+pub use drr::{Drr, DrrConfig};
+pub use edf::Edf;
 pub use fifo::Fifo;
+pub use keyed::{Keyed, Order};
+pub use lasf::Lasf;
+pub use lstf::Lstf;
+pub use sjf::Sjf;
+pub use srtf::Srtf;
 
 /// An order of service over waiting requests.
 pub trait Scheduler: fmt::Debug + Send {
@@ -60,6 +79,20 @@ pub enum ScheduleConfig {
     /// First come, first served.
     #[default]
     Fifo,
+    /// First come, first served; newest first while a backlog stands.
+    AdaptiveLifo(AdaptiveLifoConfig),
+    /// Earliest deadline first.
+    Edf,
+    /// Least slack first: deadline less remaining service along the path.
+    Lstf,
+    /// Shortest job first, by estimated cost.
+    Sjf,
+    /// Shortest remaining time first.
+    Srtf,
+    /// Least attained service first.
+    Lasf,
+    /// Deficit round robin: workflows take turns of equal cost.
+    Drr(DrrConfig),
 }
 
 impl ScheduleConfig {
@@ -67,13 +100,22 @@ impl ScheduleConfig {
     pub fn build(&self) -> Box<dyn Scheduler> {
         match self {
             Self::Fifo => Box::new(Fifo::default()),
+            Self::AdaptiveLifo(config) => Box::new(AdaptiveLifo::new(config)),
+            Self::Edf => Box::new(Keyed::<Edf>::default()),
+            Self::Lstf => Box::new(Keyed::<Lstf>::default()),
+            Self::Sjf => Box::new(Keyed::<Sjf>::default()),
+            Self::Srtf => Box::new(Keyed::<Srtf>::default()),
+            Self::Lasf => Box::new(Keyed::<Lasf>::default()),
+            Self::Drr(config) => Box::new(Drr::new(config)),
         }
     }
 
     /// Notes everything that is wrong with the parameters.
-    pub fn validate(&self, _problems: &mut Problems) {
+    pub fn validate(&self, problems: &mut Problems) {
         match self {
-            Self::Fifo => {}
+            Self::AdaptiveLifo(config) => config.validate(problems),
+            Self::Drr(config) => config.validate(problems),
+            Self::Fifo | Self::Edf | Self::Lstf | Self::Sjf | Self::Srtf | Self::Lasf => {}
         }
     }
 }

@@ -2,6 +2,14 @@
 
 mod backlog;
 mod ewma;
+mod executor;
+mod extremum;
+mod rate;
+mod utilization;
 
 pub use backlog::{Backlog, DelaySignal};
 pub use ewma::Ewma;
+pub use executor::ExecutorLoad;
+pub use extremum::Extremum;
+pub use rate::RateMeter;
+pub use utilization::{Combine, Part, SignalId, Signals, SignalsConfig};

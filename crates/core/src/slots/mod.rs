@@ -3,7 +3,12 @@
 //! Too few, and the service idles; too many, and the queue moves out of the gate into the service,
 //! where nobody sees it and the gate is blind.
 
+mod adaptive;
+mod curve;
 mod fixed;
+mod hidden;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 
@@ -13,7 +18,8 @@ use crate::config::Problems;
 use crate::time::{Instant, Span};
 use crate::verdict::Outcome;
 
-pub use fixed::Fixed;
+pub use adaptive::{Adaptive, AdaptiveConfig};
+pub use fixed::{Fixed, FixedConfig};
 
 /// A bound on concurrent execution.
 pub trait Slots: fmt::Debug + Send {
@@ -35,6 +41,9 @@ pub trait Slots: fmt::Debug + Send {
     fn excess(&self) -> Span {
         Span::ZERO
     }
+
+    /// Panics if the state contradicts itself.
+    fn invariants(&self) {}
 
     /// A copy that can be asked without effect on this one.
     fn clone_box(&self) -> Box<dyn Slots>;
@@ -66,12 +75,14 @@ impl Clone for Box<dyn Slots> {
 #[serde(tag = "slots", rename_all = "kebab-case")]
 pub enum SlotsConfig {
     /// A number that does not change.
-    Fixed(fixed::FixedConfig),
+    Fixed(FixedConfig),
+    /// A number that finds itself.
+    Adaptive(AdaptiveConfig),
 }
 
 impl Default for SlotsConfig {
     fn default() -> Self {
-        Self::Fixed(fixed::FixedConfig::default())
+        Self::Fixed(FixedConfig::default())
     }
 }
 
@@ -85,6 +96,7 @@ impl SlotsConfig {
     pub fn build(&self, _now: Instant) -> Box<dyn Slots> {
         match self {
             Self::Fixed(config) => Box::new(Fixed::new(config)),
+            Self::Adaptive(config) => Box::new(Adaptive::new(config)),
         }
     }
 
@@ -92,8 +104,7 @@ impl SlotsConfig {
     pub fn validate(&self, problems: &mut Problems) {
         match self {
             Self::Fixed(config) => config.validate(problems),
+            Self::Adaptive(config) => config.validate(problems),
         }
     }
 }
-
-pub use fixed::FixedConfig;

@@ -8,8 +8,8 @@
 //! - Windows are absolute and count what is in flight, so a lost or overtaken message heals itself.
 //! - The first request registers the caller (Breakwater §3): until an answer comes, one may be out.
 //! - Behind one address there may be many gates: their windows add up, and the laxest cursor counts.
-//! - State ages. When a window or cursor no longer holds, one request at a time goes out to ask: a
-//!   caller that rejects everything still probes.
+//! - Restrictions age. When a window or cursor no longer holds, one request at a time goes out to
+//!   ask: a caller that rejects everything still probes.
 
 use serde::{Deserialize, Serialize};
 
@@ -63,7 +63,9 @@ impl Credit {
 
     /// What may be sent, none when nothing is known any more.
     fn allowed(&self, now: Instant) -> Option<Allowed> {
-        let mut holding = self.gates.iter().filter(|known| known.until > now);
+        // A gate that let everything through is taken at its word until it says otherwise.
+        let holds = |known: &&Known| known.until > now || known.free == Cursor::OPEN;
+        let mut holding = self.gates.iter().filter(holds);
         let first = holding.next()?;
         let start = Allowed { window: first.window, free: first.free, last: first.last };
         let all = holding.fold(start, |all, known| Allowed {

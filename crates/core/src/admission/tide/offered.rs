@@ -31,12 +31,17 @@ struct Level {
     rate: f32,
     /// Mean cost of a request, zero while unknown.
     cost: f32,
+    /// Mean and variance of where in the level requests are, in ranks.
+    place: f32,
+    spread: f32,
 }
 
 /// Weight of a new window.
 const GAIN: f32 = 0.4;
-/// Weight of a new cost sample in the mean of its level.
-const COST_GAIN: f32 = 1.0 / 32.0;
+/// Weight of a new sample in the mean cost, place and spread of its level.
+const SAMPLE_GAIN: f32 = 1.0 / 32.0;
+/// Variance from which on a level counts as spread: half that of a uniform distribution over it.
+const SPREAD: f32 = (LEVEL_RANKS * LEVEL_RANKS) as f32 / 24.0;
 
 impl Offered {
     pub(super) fn new() -> Self {
@@ -47,7 +52,7 @@ impl Offered {
     /// `count` requests of `rank` were offered.
     pub(super) fn add(&mut self, rank: Rank, count: u32) {
         let level = level_of(rank);
-        self.levels[level].count += count as f32;
+        self.levels[level].add(rank, count as f32);
         self.words[level / 64] |= 1 << (level % 64);
         self.counted += count as f32;
     }
@@ -56,7 +61,7 @@ impl Offered {
     pub(super) fn settle(&mut self, rank: Rank, cost: Cost) {
         let cost = cost.0 as f32;
         for mean in [&mut self.levels[level_of(rank)].cost, &mut self.mean_cost] {
-            *mean = if *mean == 0.0 { cost } else { *mean + COST_GAIN * (cost - *mean) };
+            *mean = if *mean == 0.0 { cost } else { *mean + SAMPLE_GAIN * (cost - *mean) };
         }
     }
 
@@ -94,11 +99,11 @@ impl Offered {
         self.counted = 0.0;
     }
 
-    /// The cursor whose ranks offer `rate` (cost per nanosecond), at the end of the level in which
-    /// that is reached; open if all ranks together offer less.
+    /// The cursor whose ranks offer `rate` (cost per nanosecond); open if all ranks together offer
+    /// less.
     ///
-    /// Ending with a whole level matters when one rank carries much of the demand: cutting inside it
-    /// would close the only rank there is.
+    /// The level in which that is reached is cut in proportion if its requests are spread over it.
+    /// If not, it is let in whole: cutting inside would close the only rank there is.
     pub(super) fn cut(&self, rate: f64) -> Cursor {
         let mut offered = 0.0;
         for word in 0..self.words.len() {
@@ -106,11 +111,15 @@ impl Offered {
             while bits != 0 {
                 let level = word * 64 + bits.trailing_zeros() as usize;
                 bits &= bits - 1;
-                offered +=
-                    f64::from(self.levels[level].rate * self.levels[level].cost_or(self.mean_cost));
-                if offered > rate {
-                    return Cursor::first((level as u32 + 1) * LEVEL_RANKS);
+                let at = &self.levels[level];
+                let here = f64::from(at.rate * at.cost_or(self.mean_cost));
+                if offered + here > rate {
+                    let part = if at.spread < SPREAD { 1.0 } else { (rate - offered) / here };
+                    let ranks = (part * f64::from(LEVEL_RANKS)) as u32;
+                    let ranks = ranks.clamp(1, LEVEL_RANKS);
+                    return Cursor::first(level as u32 * LEVEL_RANKS + ranks);
                 }
+                offered += here;
             }
         }
         Cursor::OPEN
@@ -118,6 +127,13 @@ impl Offered {
 }
 
 impl Level {
+    fn add(&mut self, rank: Rank, count: f32) {
+        self.count += count;
+        let distance = (rank.key() % LEVEL_RANKS) as f32 - self.place;
+        self.place += SAMPLE_GAIN * distance;
+        self.spread += SAMPLE_GAIN * (distance * distance - self.spread);
+    }
+
     fn cost_or(&self, mean: f32) -> f32 {
         if self.cost > 0.0 { self.cost } else { mean.max(1.0) }
     }
@@ -161,11 +177,18 @@ mod tests {
     }
 
     #[test]
-    fn a_single_rank_is_never_cut_off() {
-        let mut offered = Offered::new();
-        offered.add(Rank::UNRANKED, 1_000_000);
-        offered.close(Span::from_nanos(1));
-        assert!(offered.cut(1e-9).admits(Rank::UNRANKED));
+    fn a_level_is_cut_only_if_demand_is_spread_over_it() {
+        let (mut one, mut spread) = (Offered::new(), Offered::new());
+        for user in 0..1_000u32 {
+            one.add(Rank::new(24, 700), 1);
+            spread.add(Rank::new(24, (user * 617 % 1_024) as u16), 1);
+        }
+        for offered in [&mut one, &mut spread] {
+            offered.close(Span::from_nanos(1));
+        }
+        assert!(one.cut(1e-9).admits(Rank::new(24, 700)));
+        let half = spread.cut(spread.total() / 2.0).last().unwrap();
+        assert!((400..600).contains(&half.user()), "{half}");
     }
 
     #[test]

@@ -1,0 +1,44 @@
+//! `tidegate check FILE`
+
+use std::path::PathBuf;
+
+use serde_json::json;
+use tidegate_core::config::Problem;
+
+use super::file::{self, File};
+use super::{Error, Format, print};
+
+/// Check a configuration file and tell everything that is wrong with it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Check {
+    /// TOML with the blocks `[gate]` and `[caller]`; `-` reads stdin.
+    file: PathBuf,
+    /// How to answer.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+impl Check {
+    pub(crate) fn run(self) -> Result<(), Error> {
+        let name = file::name(&self.file);
+        let result = File::parse(&file::text(&self.file)?);
+        let problems = result.as_ref().err().map_or(&[][..], |error| error.problems());
+        match self.format {
+            Format::Json => {
+                let list: Vec<_> = problems.iter().map(as_json).collect();
+                let answer = json!({ "file": name, "valid": list.is_empty(), "problems": list });
+                print(format_args!("{answer}\n"))?;
+                if problems.is_empty() { Ok(()) } else { Err(Error::Told) }
+            }
+            Format::Text => match &result {
+                Ok(_) => print(format_args!("{name} is valid\n")),
+                Err(error) => Err(Error::Input(format!("{name} is not valid\n{error}"))),
+            },
+        }
+    }
+}
+
+/// A syntax error has no field and no value.
+fn as_json(Problem { field, value, allowed }: &Problem) -> serde_json::Value {
+    json!({ "field": field, "value": value, "allowed": allowed })
+}

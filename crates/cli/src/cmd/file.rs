@@ -1,0 +1,64 @@
+//! Configuration files: a `[gate]` and a `[caller]` block, each as the core defines it.
+
+use std::io::Read;
+use std::path::Path;
+use std::{fs, io};
+
+use serde::{Deserialize, Serialize};
+use tidegate_core::caller::CallerConfig;
+use tidegate_core::config::{self, ConfigError, Problems};
+use tidegate_core::gate::GateConfig;
+
+use super::Error;
+
+/// A whole file. What it leaves out has its default.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct File {
+    pub(crate) gate: GateConfig,
+    pub(crate) caller: CallerConfig,
+}
+
+impl File {
+    pub(crate) fn parse(text: &str) -> Result<Self, ConfigError> {
+        config::read(text, Self::validate)
+    }
+
+    fn validate(&self, problems: &mut Problems) {
+        problems.within("gate", |problems| self.gate.validate(problems));
+        problems.within("caller", |problems| self.caller.validate(problems));
+    }
+
+    /// Every parameter in full.
+    pub(crate) fn to_toml(&self) -> String {
+        config::print(self)
+    }
+}
+
+/// The path that stands for stdin.
+const STDIN: &str = "-";
+
+/// Largest file that is read: a thousand times the size of a full configuration.
+const LIMIT: u64 = 1 << 20;
+
+/// What to call a file in messages.
+pub(crate) fn name(path: &Path) -> String {
+    if path.as_os_str() == STDIN { "stdin".to_owned() } else { path.display().to_string() }
+}
+
+/// The text of a file, or of stdin for `-`.
+pub(crate) fn text(path: &Path) -> Result<String, Error> {
+    let name = name(path);
+    let cannot = |error: io::Error| Error::Input(format!("cannot read {name}: {error}"));
+    let mut text = String::new();
+    let source: Box<dyn Read> = if path.as_os_str() == STDIN {
+        Box::new(io::stdin())
+    } else {
+        Box::new(fs::File::open(path).map_err(cannot)?)
+    };
+    source.take(LIMIT + 1).read_to_string(&mut text).map_err(cannot)?;
+    if text.len() as u64 > LIMIT {
+        return Err(Error::Input(format!("{name} is longer than {LIMIT} bytes")));
+    }
+    Ok(text)
+}

@@ -1,0 +1,76 @@
+//! One module per command: its flags as a clap struct, and `run`.
+
+mod check;
+mod config;
+mod file;
+
+use std::fmt;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{Subcommand, ValueEnum};
+
+/// What the binary can do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Check a configuration file and tell everything that is wrong with it.
+    Check(check::Check),
+    /// Print configurations.
+    Config(config::Config),
+}
+
+impl Command {
+    pub(crate) fn run(self) -> Result<(), Error> {
+        match self {
+            Self::Check(check) => check.run(),
+            Self::Config(config) => config.run(),
+        }
+    }
+}
+
+/// How answers are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs: one JSON object.
+    Json,
+}
+
+/// Why a command ended early.
+#[derive(Debug)]
+pub(crate) enum Error {
+    /// The input is wrong: exit code 2.
+    Input(String),
+    /// The input is wrong, and the answer on stdout says so already: exit code 2.
+    Told,
+    /// Something else went wrong: exit code 1.
+    Failed(String),
+}
+
+impl Error {
+    /// Tells the user, and gives the exit code.
+    pub(crate) fn report(self) -> ExitCode {
+        let (message, code) = match self {
+            Self::Input(message) => (message, 2),
+            Self::Told => (String::new(), 2),
+            Self::Failed(message) => (message, 1),
+        };
+        if !message.is_empty() {
+            // Nobody is left to tell when stderr is closed.
+            let _ = writeln!(io::stderr(), "tidegate: {message}");
+        }
+        ExitCode::from(code)
+    }
+}
+
+/// Writes an answer. A reader that has read enough (`| head`) is no error.
+pub(crate) fn print(answer: impl fmt::Display) -> Result<(), Error> {
+    match write!(io::stdout().lock(), "{answer}") {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Error::Failed(format!("cannot write the answer: {error}")))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,122 @@
+//! The binary as a user meets it: answers, errors and exit codes.
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+/// Runs `tidegate` with `input` on stdin.
+fn tidegate(args: &[&str], input: &str) -> (i32, String, String) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary was built");
+    // A command that does not read its input may have closed it.
+    let _ = child.stdin.take().expect("piped").write_all(input.as_bytes());
+    let Output { status, stdout, stderr } = child.wait_with_output().expect("it ends");
+    let text = |bytes| String::from_utf8(bytes).expect("answers are text");
+    (status.code().expect("it exits by itself"), text(stdout), text(stderr))
+}
+
+#[test]
+fn help_and_version_answer_on_stdout() {
+    let (code, out, err) = tidegate(&["--help"], "");
+    assert_eq!((code, err.as_str()), (0, ""));
+    for command in ["check", "config"] {
+        assert!(out.contains(command), "{out}");
+    }
+    let (code, out, err) = tidegate(&["--version"], "");
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert_eq!(out, format!("tidegate {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn wrong_flags_exit_with_2_and_say_so_on_stderr() {
+    for args in [&["--colour"][..], &["chekc"], &["check"], &["check", "-", "--format", "xml"], &[]]
+    {
+        let (code, out, err) = tidegate(args, "");
+        assert_eq!((code, out.as_str()), (2, ""), "{args:?}");
+        assert!(err.contains("Usage") || err.contains("try '--help'"), "{err}");
+    }
+}
+
+#[test]
+fn a_valid_file_passes() {
+    let (code, out, _) = tidegate(&["check", "-"], "[gate.slots]\nslots = 'fixed'\ncount = 2\n");
+    assert_eq!((code, out.as_str()), (0, "stdin is valid\n"));
+    let (code, out, _) = tidegate(&["check", "-", "--format", "json"], "");
+    assert_eq!(code, 0);
+    assert_eq!(json(&out)["valid"], true);
+}
+
+const WRONG: &str = "
+[gate]
+queue_limit = 0
+retry_share = 1.5
+[gate.slots]
+slots = 'fixed'
+count = -1
+[caller.retry]
+attempts = 0
+[proxy]
+port = 80
+";
+const WRONG_FIELDS: [&str; 5] =
+    ["gate.slots.count", "gate.queue_limit", "gate.retry_share", "caller.retry.attempts", "proxy"];
+
+#[test]
+fn all_problems_are_told_at_once() {
+    let (code, out, err) = tidegate(&["check", "-"], WRONG);
+    assert_eq!((code, out.as_str()), (2, ""));
+    for field in WRONG_FIELDS {
+        assert!(err.contains(&format!("{field} = ")), "{field} is missing from:\n{err}");
+    }
+    assert!(err.contains("0 to 1"), "the allowed range is told:\n{err}");
+}
+
+#[test]
+fn problems_as_json_go_to_stdout() {
+    let (code, out, err) = tidegate(&["check", "-", "--format", "json"], WRONG);
+    assert_eq!((code, err.as_str()), (2, ""));
+    let answer = json(&out);
+    assert_eq!(answer["valid"], false);
+    let fields: Vec<&str> = answer["problems"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|problem| problem["field"].as_str().expect("a name"))
+        .collect();
+    for field in WRONG_FIELDS {
+        assert!(fields.contains(&field), "{field} is missing from {fields:?}");
+    }
+    assert_eq!(fields.len(), WRONG_FIELDS.len());
+}
+
+#[test]
+fn what_is_no_toml_or_no_file_exits_with_2() {
+    let (code, _, err) = tidegate(&["check", "-"], "[gate\n");
+    assert_eq!(code, 2);
+    assert!(err.contains("line 1"), "{err}");
+    let (code, _, err) = tidegate(&["check", "no/such/file.toml"], "");
+    assert_eq!(code, 2);
+    assert!(err.contains("no/such/file.toml"), "{err}");
+}
+
+#[test]
+fn the_example_and_the_defaults_are_valid_and_show_the_same() {
+    let (_, example, _) = tidegate(&["config", "example"], "");
+    let (_, defaults, _) = tidegate(&["config", "show"], "");
+    for text in [&example, &defaults] {
+        assert_eq!(tidegate(&["check", "-"], text).0, 0);
+        let (code, shown, _) = tidegate(&["config", "show", "-"], text);
+        assert_eq!((code, shown), (0, defaults.clone()));
+    }
+    let (code, out, err) = tidegate(&["config", "show", "-"], WRONG);
+    assert_eq!((code, out.as_str()), (2, ""));
+    assert!(err.contains("gate.queue_limit"), "{err}");
+}
+
+fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).expect("one JSON object")
+}

@@ -1,0 +1,45 @@
+//! Overload control for services: whatever load arrives, the service keeps serving at its peak rate
+//! within its latency objective, and what has to be refused is refused early, cheaply, and
+//! least-important-first.
+//!
+//! This is the crate to depend on. It re-exports [`tidegate_core`], where every decision is made by
+//! two state machines without I/O, clock or threads: [`Gate`] before a service, [`Caller`] before
+//! the calls it makes. Whoever drives them supplies time, carries messages, and runs handlers.
+//!
+//! # Quick start: one call, from a caller through a gate and back
+//!
+//! ```
+//! use tidegate::caller::{CallAction, CallerConfig, Next};
+//! use tidegate::gate::{Action, GateConfig};
+//! use tidegate::throttle::Answer;
+//! use tidegate::{Caller, Context, Cost, Gate, Instant, Outcome, Span};
+//!
+//! // Both sides are built from TOML; every parameter has a default. The last argument is the seed.
+//! let config = GateConfig::from_toml("slots = { slots = 'fixed', count = 2 }")?;
+//! let mut gate = Gate::new(&config, Instant::ZERO, 1)?;
+//! let mut caller = Caller::new(&CallerConfig::default(), 1, Instant::ZERO, 2)?;
+//! let now = Instant::ZERO + Span::from_micros(10);
+//!
+//! // The application calls. The caller rejects at once, holds, or says what to transmit.
+//! let deadline = now + Span::from_millis(50);
+//! let call = caller.submit(now, &Context { deadline, ..Context::default() }).unwrap();
+//! let Some(CallAction::Transmit { id, context, .. }) = caller.poll() else { panic!() };
+//! assert_eq!(id, call);
+//!
+//! // The server: any number of arrivals, then one dispatch, then drain the actions.
+//! let request = gate.arrive(now, &context).unwrap();
+//! gate.dispatch(now);
+//! assert_eq!(gate.poll(), Some(Action::Start { id: request, degraded: false }));
+//! assert_eq!(gate.poll(), None);
+//!
+//! // The handler has run for 3 ms; its answer carries feedback to the caller.
+//! let now = now + Span::from_millis(3);
+//! gate.finish(now, request, Outcome::Serve, Cost::from(Span::from_millis(3)));
+//! gate.dispatch(now);
+//! let feedback = gate.feedback(now, context.caller, context.workflow);
+//! let answer = Answer::Done(Outcome::Serve);
+//! assert_eq!(caller.respond(now, call, answer, Some(&feedback)), Next::Over(answer));
+//! # Ok::<(), tidegate::config::ConfigError>(())
+//! ```
+
+pub use tidegate_core::*;

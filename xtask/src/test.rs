@@ -1,0 +1,117 @@
+//! `cargo xtask test`: everything a change must pass, as one list of steps.
+
+use std::time::{Duration, Instant};
+
+use crate::install::{self, Need};
+use crate::run::{Result, answers, cargo, run};
+use crate::{deps, tidy};
+
+/// Programs from Debian packages that the steps below need: none so far.
+const NEEDS: &[Need] = &[];
+
+/// Runs every step; stops at the first that fails.
+pub(crate) fn test(install: bool) -> Result {
+    // A step that finds its tool missing does its work in another way, or is skipped; the summary
+    // names every such case. Quick checks of figures belong at the end of this list.
+    let steps: &[(&str, Step)] = &[
+        ("format", format),
+        ("tidy", || tidy::tidy().map(|()| Done::Ran)),
+        ("dependencies", || deps::check().map(|()| Done::Ran)),
+        ("clippy", clippy),
+        ("tests", tests),
+        ("doc tests", || cargo_step(&["test", "-q", "--workspace", "--doc"])),
+        ("documentation", documentation),
+        ("examples", || cargo_step(&["build", "-q", "--workspace", "--examples"])),
+    ];
+    let start = Instant::now();
+    let mut report = Vec::new();
+    install::provide(NEEDS, install)?;
+    for (name, step) in steps {
+        println!("[{:>6.1} s] {name}", start.elapsed().as_secs_f64());
+        let began = Instant::now();
+        let done = step().map_err(|why| format!("step `{name}` failed\n{why}"))?;
+        report.push((*name, done, began.elapsed()));
+    }
+    print!("{}", summary(&report, start.elapsed()));
+    Ok(())
+}
+
+type Step = fn() -> Result<Done>;
+
+/// What became of a step that did not fail.
+#[derive(Debug)]
+enum Done {
+    Ran,
+    /// It ran, but not in the way it would have with all tools there.
+    RanBut(&'static str),
+    /// It did not run, and why.
+    Skipped(&'static str),
+}
+
+fn cargo_step(args: &[&str]) -> Result<Done> {
+    run(&mut cargo(args)).map(|()| Done::Ran)
+}
+
+fn format() -> Result<Done> {
+    if !answers(&mut cargo(&["fmt"])) {
+        return Ok(Done::Skipped("rustfmt is missing: rustup component add rustfmt"));
+    }
+    cargo_step(&["fmt", "--all", "--check"])
+}
+
+fn clippy() -> Result<Done> {
+    if !answers(&mut cargo(&["clippy"])) {
+        return Ok(Done::Skipped("clippy is missing: rustup component add clippy"));
+    }
+    cargo_step(&["clippy", "-q", "--workspace", "--all-targets", "--", "-D", "warnings"])
+}
+
+fn tests() -> Result<Done> {
+    if answers(&mut cargo(&["nextest"])) {
+        let quiet = ["--status-level", "fail", "--final-status-level", "fail"];
+        let quiet = [&quiet[..], &["--cargo-quiet", "--show-progress", "none"]].concat();
+        return cargo_step(&[&["nextest", "run", "--workspace"][..], &quiet].concat());
+    }
+    cargo_step(&["test", "-q", "--workspace", "--all-targets"])?;
+    Ok(Done::RanBut("cargo-nextest is not installed: run by cargo test, one binary at a time"))
+}
+
+fn documentation() -> Result<Done> {
+    let args = ["doc", "-q", "--workspace", "--no-deps", "--document-private-items"];
+    run(cargo(&args).env("RUSTDOCFLAGS", "-D warnings")).map(|()| Done::Ran)
+}
+
+fn summary(report: &[(&str, Done, Duration)], total: Duration) -> String {
+    let skipped = report.iter().any(|(_, done, _)| matches!(done, Done::Skipped(_)));
+    let verdict = if skipped { "passed, but not everything ran" } else { "everything passed" };
+    let mut text = format!("\n{verdict}:\n");
+    for (name, done, took) in report {
+        let note = match done {
+            Done::Ran => String::new(),
+            Done::RanBut(note) => format!("  ({note})"),
+            Done::Skipped(why) => format!("  SKIPPED: {why}"),
+        };
+        text += &format!("  {name:<14} {:>6.1} s{note}\n", took.as_secs_f64());
+    }
+    text + &format!("  {:<14} {:>6.1} s\n", "in all", total.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_names_every_step_and_what_was_different() {
+        let second = Duration::from_secs(1);
+        let ran = [("format", Done::Ran, second), ("tests", Done::RanBut("slow way"), second)];
+        let text = summary(&ran, 2 * second);
+        for part in
+            ["everything passed", "format", "1.0 s", "tests", "(slow way)", "in all", "2.0 s"]
+        {
+            assert!(text.contains(part), "{text}");
+        }
+        let skipped = [("clippy", Done::Skipped("no clippy"), second)];
+        let text = summary(&skipped, second);
+        assert!(text.contains("not everything ran") && text.contains("no clippy"), "{text}");
+    }
+}
