@@ -157,13 +157,10 @@ mod tests {
     #[test]
     fn the_table_is_written_as_toml_and_checked() {
         let text = "[actions]\n\"GET /pay\" = 1\nlogin = 0\n";
-        let config: EntryConfig = crate::config::parse(text).unwrap();
+        let config = crate::config::read(text, EntryConfig::validate).unwrap();
         assert_eq!(crate::config::print(&config), text);
         let wrong = "[actions]\nlogin = 64\npay = 99\nfine = 63\n";
-        let config: EntryConfig = crate::config::parse(wrong).unwrap();
-        let mut problems = Problems::default();
-        config.validate(&mut problems);
-        let error = problems.into_result().unwrap_err();
+        let error = crate::config::read(wrong, EntryConfig::validate).unwrap_err();
         let fields: Vec<_> = error.problems().iter().map(|problem| &*problem.field).collect();
         assert_eq!(fields, ["actions.login", "actions.pay"]);
     }

@@ -3,7 +3,7 @@
 //! Values are absolute and the latest wins, so a lost, repeated or overtaken message does no harm
 //! (research on Breakwater's code: the window on the wire is absolute and includes in-flight work).
 
-use crate::context::Progress;
+use crate::context::{Progress, Workflow};
 use crate::rank::Cursor;
 use crate::time::Span;
 
@@ -14,6 +14,9 @@ pub struct Feedback {
     pub gate: GateId,
     /// Grows with every message of that gate: the highest wins.
     pub sequence: u64,
+    /// The workflow that cursors and rate are for. It does not travel: the caller fills in the
+    /// workflow of the request answered. None when the gate speaks unasked: then they are for all.
+    pub workflow: Option<Workflow>,
     /// Requests this caller may have outstanding, in flight included.
     pub window: Option<u32>,
     /// Ranks that may be sent without a credit.
@@ -22,7 +25,7 @@ pub struct Feedback {
     pub last: Option<Cursor>,
     /// How long window and cursors hold after receipt.
     pub holds: Span,
-    /// Requests per second granted to the workflow of the request answered.
+    /// Requests per second granted to the workflow.
     pub rate: Option<f64>,
     /// How busy the gate is, 1 being full; weighs replicas in `balance`.
     pub utilization: Option<f32>,
@@ -36,6 +39,7 @@ impl Feedback {
         Self {
             gate,
             sequence,
+            workflow: None,
             window: None,
             free: None,
             last: None,

@@ -6,10 +6,12 @@ use std::collections::VecDeque;
 
 use proptest::prelude::*;
 use tidegate_core::admission::{
-    AdmissionConfig, ChainConfig, CodelConfig, CodelForm, DagorConfig, DetectorConfig, LoadSignal,
-    RandomConfig, SedaConfig, UtilizationConfig,
+    AdmissionConfig, BreakwaterConfig, ChainConfig, CodelConfig, CodelForm, DagorConfig,
+    DetectorConfig, LoadSignal, RandomConfig, SedaConfig, TideConfig, UtilizationConfig,
 };
+use tidegate_core::credit::PoolForm;
 use tidegate_core::gate::{Action, Gate, GateConfig};
+use tidegate_core::signal::DelaySignal;
 use tidegate_core::slots::SlotsConfig;
 use tidegate_core::{
     CallerId, Context, Cost, Instant, Outcome, Progress, Rank, Reason, Rejection, RequestId, Sheds,
@@ -43,6 +45,20 @@ fn configs() -> Vec<AdmissionConfig> {
     let quick = |policies: Vec<AdmissionConfig>| AdmissionConfig::Chain(ChainConfig { policies });
     vec![
         AdmissionConfig::Open,
+        AdmissionConfig::Breakwater(BreakwaterConfig::default()),
+        AdmissionConfig::Breakwater(BreakwaterConfig {
+            form: PoolForm::Code,
+            floor: 1,
+            turn: Span::from_micros(50),
+            delay: DelaySignal::Drain,
+            ..BreakwaterConfig::default()
+        }),
+        AdmissionConfig::Tide(TideConfig::default()),
+        AdmissionConfig::Tide(TideConfig {
+            objective: Span::from_micros(700),
+            floor: 1,
+            ..TideConfig::default()
+        }),
         AdmissionConfig::Dagor(DagorConfig::default()),
         AdmissionConfig::Dagor(dagor(LoadSignal::Queueing)),
         AdmissionConfig::Dagor(dagor(LoadSignal::Response)),

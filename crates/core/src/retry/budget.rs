@@ -18,6 +18,13 @@ impl Budget {
         Self { saved: f64::from(reserve), share, reserve: f64::from(reserve.max(1)) }
     }
 
+    /// Changes the parameters. What is saved is kept, as far as the reserve allows.
+    pub fn reconfigure(&mut self, share: f64, reserve: u32) {
+        self.share = share;
+        self.reserve = f64::from(reserve.max(1));
+        self.saved = self.saved.min(self.reserve);
+    }
+
     /// A request (not a retry) was made.
     pub fn deposit(&mut self) {
         self.saved = (self.saved + self.share).min(self.reserve);

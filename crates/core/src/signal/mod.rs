@@ -13,3 +13,8 @@ pub use executor::ExecutorLoad;
 pub use extremum::Extremum;
 pub use rate::RateMeter;
 pub use utilization::{Combine, Part, SignalId, Signals, SignalsConfig};
+mod quantile;
+mod window;
+
+pub use quantile::Quantile;
+pub use window::Window;

@@ -139,6 +139,10 @@ impl Throttle for Credit {
         self.allowed(now).map_or(Cursor::OPEN, |allowed| allowed.last)
     }
 
+    fn adopt(&mut self, outstanding: u32) {
+        self.used = outstanding;
+    }
+
     fn reconfigure(&mut self, config: &ThrottleConfig) -> bool {
         let ThrottleConfig::Credit(config) = config else { return false };
         self.config = config.clone();

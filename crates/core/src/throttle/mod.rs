@@ -3,8 +3,16 @@
 //! A [`Throttle`] stands before one endpoint. It hears what came back and answers one question per
 //! request. One algorithm per file; [`ThrottleConfig`] lists them all.
 
+mod adaptive;
+mod bucket;
 mod credit;
+mod cursor;
 mod open;
+mod rate;
+mod seda;
+#[cfg(test)]
+mod testing;
+mod window;
 
 use std::fmt;
 
@@ -17,8 +25,13 @@ use crate::request::Cx;
 use crate::time::{Instant, Span};
 use crate::verdict::{Outcome, Passage, Rejection};
 
+pub use adaptive::{Adaptive, AdaptiveConfig};
 pub use credit::{Credit, CreditConfig};
+pub use cursor::{CursorConfig, CursorThrottle};
 pub use open::Open;
+pub use rate::{Rate, RateConfig};
+pub use seda::{Seda, SedaConfig};
+pub use window::{WindowConfig, WindowThrottle};
 
 /// A client-side policy for one endpoint.
 pub trait Throttle: fmt::Debug + Send {
@@ -49,6 +62,16 @@ pub trait Throttle: fmt::Debug + Send {
     fn cursor(&self, _now: Instant) -> crate::rank::Cursor {
         crate::rank::Cursor::OPEN
     }
+
+    /// Whether a request that must wait means that all behind it must wait too. If not, the whole
+    /// holding queue is looked through when something may leave.
+    fn in_order(&self) -> bool {
+        true
+    }
+
+    /// Takes over from another throttle that had `outstanding` requests at the endpoint: their
+    /// responses will come here.
+    fn adopt(&mut self, _outstanding: u32) {}
 
     /// Takes new parameters in place; false if `config` is of another throttle.
     fn reconfigure(&mut self, config: &ThrottleConfig) -> bool;
@@ -95,14 +118,29 @@ pub enum ThrottleConfig {
     Open,
     /// Sends by the window and the cursors that gates announce (Breakwater and tide).
     Credit(CreditConfig),
+    /// Rejects what is beyond the callee's cursor (DAGOR).
+    Cursor(CursorConfig),
+    /// Rejects by chance, in proportion to refusals ("Handling Overload").
+    Adaptive(AdaptiveConfig),
+    /// Sends at a rate that follows response times (SEDA, as in Breakwater's evaluation).
+    Seda(SedaConfig),
+    /// Keeps a window of outstanding requests that follows response times (ORCA).
+    Window(WindowConfig),
+    /// Sends at a granted or configured rate.
+    Rate(RateConfig),
 }
 
 impl ThrottleConfig {
     /// Builds the throttle of one endpoint. `seed` decides its random start values.
-    pub fn build(&self, _now: Instant, _seed: u64) -> Box<dyn Throttle> {
+    pub fn build(&self, now: Instant, seed: u64) -> Box<dyn Throttle> {
         match self {
             Self::Open => Box::new(Open),
             Self::Credit(config) => Box::new(Credit::new(config)),
+            Self::Cursor(config) => Box::new(CursorThrottle::new(config, now)),
+            Self::Adaptive(config) => Box::new(Adaptive::new(config, now)),
+            Self::Seda(config) => Box::new(Seda::new(config, now, seed)),
+            Self::Window(config) => Box::new(WindowThrottle::new(config, now)),
+            Self::Rate(config) => Box::new(Rate::new(config, now)),
         }
     }
 
@@ -111,6 +149,11 @@ impl ThrottleConfig {
         match self {
             Self::Open => {}
             Self::Credit(config) => config.validate(problems),
+            Self::Cursor(config) => config.validate(problems),
+            Self::Adaptive(config) => config.validate(problems),
+            Self::Seda(config) => config.validate(problems),
+            Self::Window(config) => config.validate(problems),
+            Self::Rate(config) => config.validate(problems),
         }
     }
 }

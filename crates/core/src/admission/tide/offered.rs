@@ -19,8 +19,6 @@ pub(super) struct Offered {
     counted: f32,
     /// Mean cost over all levels, zero while unknown.
     mean_cost: f32,
-    /// Sum of all levels' smoothed rates, in cost per nanosecond.
-    total: f64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,7 +44,7 @@ const SPREAD: f32 = (LEVEL_RANKS * LEVEL_RANKS) as f32 / 24.0;
 impl Offered {
     pub(super) fn new() -> Self {
         let levels = vec![Level::default(); LEVELS].into_boxed_slice();
-        Self { levels, words: [0; LEVELS / 64], counted: 0.0, mean_cost: 0.0, total: 0.0 }
+        Self { levels, words: [0; LEVELS / 64], counted: 0.0, mean_cost: 0.0 }
     }
 
     /// `count` requests of `rank` were offered.
@@ -71,14 +69,15 @@ impl Offered {
     }
 
     /// Offered cost per nanosecond, over all ranks.
+    #[cfg(test)]
     pub(super) fn total(&self) -> f64 {
-        self.total
+        let cost = |level: &Level| f64::from(level.rate * level.cost_or(self.mean_cost));
+        self.levels.iter().map(cost).sum()
     }
 
     /// Ends a window that lasted for `elapsed`.
     pub(super) fn close(&mut self, elapsed: Span) {
         let per_nano = 1.0 / elapsed.as_nanos().max(1) as f32;
-        let mut total = 0.0;
         for word in 0..self.words.len() {
             let mut bits = self.words[word];
             while bits != 0 {
@@ -92,10 +91,8 @@ impl Offered {
                     level.rate = 0.0;
                     self.words[word] &= !(1 << bit);
                 }
-                total += f64::from(level.rate * level.cost_or(self.mean_cost));
             }
         }
-        self.total = total;
         self.counted = 0.0;
     }
 

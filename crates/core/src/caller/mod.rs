@@ -14,25 +14,31 @@
 //! The holding queue is bounded, first come first served, and loses its least important when full.
 //! What is rejected here is counted and reported, so that the callee knows what was offered.
 
+mod config;
+mod endpoint;
+mod holding;
+
 use std::collections::{BTreeSet, VecDeque};
 
-use serde::{Deserialize, Serialize};
-
-use crate::balance::{Load, two_choices};
-use crate::config::{self, ConfigError, Problems};
-use crate::context::{CallerId, Context, Sheds};
+use crate::balance::two_choices;
+use crate::config::ConfigError;
+use crate::context::{CallerId, Context, Sheds, Workflow};
 use crate::event::{Event, Events, Misuse};
-use crate::feedback::{Feedback, GateId};
-use crate::list::{Links, List};
+use crate::feedback::Feedback;
 use crate::rank::Rank;
 use crate::request::{Cx, RequestId};
-use crate::retry::{Budget, RetryConfig};
+use crate::retry::Budget;
 use crate::rng::{Rng, mix};
 use crate::signal::Ewma;
 use crate::slab::Slab;
-use crate::throttle::{Answer, Response, Throttle, ThrottleConfig};
+use crate::throttle::{Answer, Response};
 use crate::time::{Instant, Span};
 use crate::verdict::{Advice, Outcome, Passage, Reason, Rejection};
+
+use endpoint::Endpoint;
+use holding::Holding;
+
+pub use config::CallerConfig;
 
 /// What a driver must do.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -67,7 +73,8 @@ pub enum CallAction {
 pub enum Next {
     /// The call is over; this is what the application should be told.
     Over(Answer),
-    /// Another attempt will be made; the call keeps its id.
+    /// Another attempt is under way or will be made; the call keeps its id. If that attempt may not
+    /// leave after all, a [`CallAction::Fail`] follows.
     Retry,
 }
 
@@ -79,14 +86,11 @@ pub struct Caller {
     now: Instant,
     endpoints: Vec<Endpoint>,
     calls: Slab<Call>,
-    /// Held calls in order of arrival.
-    held: List,
-    links: Links,
-    held_count: usize,
-    /// Held calls by rank, to find the least important.
-    by_rank: BTreeSet<(Rank, RequestId)>,
-    /// When held calls give up and paused retries go out.
-    timers: BTreeSet<(Instant, RequestId)>,
+    /// Calls that wait for a credit or token.
+    holding: Holding,
+    /// When paused retries go out.
+    pauses: BTreeSet<(Instant, RequestId)>,
+    /// What was shed since the last request or report left.
     sheds: Sheds,
     budget: Budget,
     /// Mean and mean deviation of latency: how long an answer takes.
@@ -97,27 +101,12 @@ pub struct Caller {
     events: Events,
 }
 
-#[derive(Clone, Debug)]
-struct Endpoint {
-    throttle: Box<dyn Throttle>,
-    load: Load,
-    /// Highest sequence heard from each gate behind this endpoint.
-    gates: Vec<(GateId, u64)>,
-    /// Demand last told to this endpoint.
-    told_demand: u32,
-}
-
-/// Gates remembered behind one endpoint.
-const GATES: usize = 64;
-
 #[derive(Clone, Copy, Debug)]
 struct Call {
     context: Context,
     state: State,
-    /// When it was sent or held, as its state says.
-    since: Instant,
-    /// Its entry in `timers`, [`Instant::FAR`] when it has none.
-    timer: Instant,
+    /// When it was last sent.
+    sent: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,8 +115,9 @@ enum State {
     Sent {
         endpoint: usize,
     },
-    /// Waits out its pause before another attempt, somewhere else than at `avoid` if possible.
+    /// Waits until then for another attempt, somewhere else than at `avoid` if possible.
     Pausing {
+        until: Instant,
         avoid: usize,
     },
 }
@@ -149,11 +139,8 @@ impl Caller {
             now,
             endpoints: Vec::new(),
             calls: Slab::default(),
-            held: List::EMPTY,
-            links: Links::default(),
-            held_count: 0,
-            by_rank: BTreeSet::new(),
-            timers: BTreeSet::new(),
+            holding: Holding::default(),
+            pauses: BTreeSet::new(),
             sheds: Sheds::NONE,
             budget: Budget::new(config.retry.share, config.retry.reserve),
             latency: Ewma::new(1.0 / 16.0),
@@ -172,14 +159,13 @@ impl Caller {
 
     /// Adds a replica and returns its index.
     pub fn add_endpoint(&mut self, now: Instant) -> usize {
+        let now = self.advance(now);
         let seed = self.rng.next_u64();
-        self.endpoints.push(Endpoint {
-            throttle: self.config.throttle.build(now, seed),
-            load: Load::new(now),
-            gates: Vec::new(),
-            told_demand: 0,
-        });
-        self.endpoints.len() - 1
+        let throttle = self.config.throttle.build(now, seed);
+        self.endpoints.push(Endpoint::new(throttle, now));
+        let endpoint = self.endpoints.len() - 1;
+        self.release(now, endpoint, false);
+        endpoint
     }
 
     /// The application makes a call. It is rejected at once, sent, or held.
@@ -187,18 +173,11 @@ impl Caller {
         let now = self.advance(now);
         self.budget.deposit();
         if context.deadline <= now {
-            let late = now.since(context.deadline).as_nanos() as f64;
-            return Err(Rejection::new(Reason::Expired, late, 0.0, Advice::Never));
+            return Err(expired(now, context));
         }
         match self.route(now, context, None) {
             Route::Send(endpoint) => {
-                let state = State::Sent { endpoint };
-                let id = self.calls.insert_with(|_| Call {
-                    context: *context,
-                    state,
-                    since: now,
-                    timer: Instant::FAR,
-                });
+                let id = self.insert(now, context, State::Sent { endpoint });
                 self.transmit(now, id, endpoint);
                 Ok(id)
             }
@@ -221,30 +200,24 @@ impl Caller {
         let now = self.advance(now);
         let Some((call, endpoint)) = self.sent(id) else {
             self.events.push(now, || Event::Ignore(Misuse::NeverSent));
-            return Next::Over(answer);
+            // A second answer to an attempt does not end a call that waits for its next one.
+            let alive = self.calls.get(id).is_some();
+            return if alive { Next::Retry } else { Next::Over(answer) };
         };
-        let latency = now.since(call.since);
-        let target = &mut self.endpoints[endpoint];
-        match answer {
-            Answer::Done(Outcome::Serve) => {
-                target.load.on_answer(latency);
-                let nanos = latency.as_nanos() as f64;
-                self.deviation.add((nanos - self.latency.get().unwrap_or(nanos)).abs());
-                self.latency.add(nanos);
-            }
-            Answer::Done(Outcome::Cancel) => target.load.on_cancel(),
-            Answer::Done(Outcome::Fail) | Answer::Refused(_) => target.load.on_refusal(now),
-        }
+        let latency = now.since(call.sent);
+        self.count_answer(now, endpoint, latency, answer);
         let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
-        target.throttle.on_response(&mut cx, &Response { context: call.context, latency, answer });
+        let response = Response { context: call.context, latency, answer };
+        self.endpoints[endpoint].throttle.on_response(&mut cx, &response);
+        // Before a retry is decided: it should know what the callee said, and what this answer
+        // freed belongs to those who wait.
+        match feedback {
+            Some(feedback) => self.hear(now, endpoint, Some(call.context.workflow), feedback),
+            None => self.release(now, endpoint, false),
+        }
         let next = self.after(now, id, &call, endpoint, answer);
         if next != Next::Retry {
             self.calls.remove(id);
-        }
-        match feedback {
-            Some(feedback) => self.hear(now, endpoint, feedback),
-            // A credit may have come back all the same.
-            None => self.release(now, endpoint, false),
         }
         next
     }
@@ -253,7 +226,7 @@ impl Caller {
     pub fn notice(&mut self, now: Instant, endpoint: usize, feedback: &Feedback) {
         let now = self.advance(now);
         if endpoint < self.endpoints.len() {
-            self.hear(now, endpoint, feedback);
+            self.hear(now, endpoint, None, feedback);
         } else {
             self.events.push(now, || Event::Ignore(Misuse::UnknownId));
         }
@@ -265,12 +238,12 @@ impl Caller {
         match self.calls.get(id).map(|call| call.state) {
             None => self.events.push(now, || Event::Ignore(Misuse::UnknownId)),
             Some(State::Held) => {
-                self.unhold(id);
+                self.holding.remove(id);
                 self.calls.remove(id);
                 self.report_vanished_demand();
             }
-            Some(State::Pausing { .. }) => {
-                self.disarm(id);
+            Some(State::Pausing { until, .. }) => {
+                self.pauses.remove(&(until, id));
                 self.calls.remove(id);
             }
             Some(State::Sent { .. }) => {
@@ -284,26 +257,32 @@ impl Caller {
         self.sheds.merge(sheds, &mut self.rng);
     }
 
-    /// Changes the configuration. Parameters change in place; another throttle starts anew.
+    /// Changes the configuration. Parameters change in place; another throttle starts anew, with
+    /// what is in flight.
     pub fn reconfigure(&mut self, now: Instant, config: &CallerConfig) -> Result<(), ConfigError> {
         config.check()?;
         let now = self.advance(now);
         for endpoint in &mut self.endpoints {
             if !endpoint.throttle.reconfigure(&config.throttle) {
                 endpoint.throttle = config.throttle.build(now, self.rng.next_u64());
+                endpoint.throttle.adopt(endpoint.load.in_flight());
             }
         }
-        self.budget = Budget::new(config.retry.share, config.retry.reserve);
+        self.budget.reconfigure(config.retry.share, config.retry.reserve);
         self.config = config.clone();
+        self.reroute_held(now);
+        let limit = self.config.hold_limit;
+        while let Some((_, id)) = self.holding.least().filter(|_| self.holding.len() > limit) {
+            let held = self.holding.len() as f64;
+            self.drop_held(id, Rejection::new(Reason::Full, held, limit as f64, Advice::Elsewhere));
+        }
+        self.report_vanished_demand();
         Ok(())
     }
 
     /// Lets time pass: held calls give up, paused retries go out, tokens come due.
     pub fn dispatch(&mut self, now: Instant) {
-        let now = self.advance(now);
-        for endpoint in 0..self.endpoints.len() {
-            self.release(now, endpoint, false);
-        }
+        self.advance(now);
     }
 
     /// The next thing to do, none when all is done.
@@ -315,7 +294,9 @@ impl Caller {
     pub fn next_wakeup(&self) -> Option<Instant> {
         let throttles =
             self.endpoints.iter().filter_map(|endpoint| endpoint.throttle.next_wakeup());
-        throttles.chain(self.timers.first().map(|(at, _)| *at)).min()
+        let give_up = self.holding.first_to_give_up().map(|(at, _)| at);
+        let pause = self.pauses.first().map(|(at, _)| *at);
+        throttles.chain(give_up).chain(pause).min().filter(|at| *at < Instant::FAR)
     }
 
     // === questions ===
@@ -327,7 +308,7 @@ impl Caller {
 
     /// Calls that wait here for a credit or token.
     pub fn held(&self) -> usize {
-        self.held_count
+        self.holding.len()
     }
 
     /// Calls outstanding at `endpoint`.
@@ -348,12 +329,18 @@ impl Caller {
 
     /// Panics if the state contradicts itself.
     pub fn invariants(&self) {
-        let held = self.calls.iter().filter(|(_, call)| call.state == State::Held).count();
-        assert_eq!(held, self.held_count);
-        assert_eq!(held, self.by_rank.len());
+        let (mut held, mut pausing) = (0, 0);
+        for (_, call) in self.calls.iter() {
+            match call.state {
+                State::Held => held += 1,
+                State::Pausing { .. } => pausing += 1,
+                State::Sent { .. } => {}
+            }
+        }
+        assert_eq!(held, self.holding.len());
         assert!(held <= self.config.hold_limit, "the holding queue is bounded");
-        let timers = self.calls.iter().filter(|(_, call)| call.timer < Instant::FAR).count();
-        assert_eq!(timers, self.timers.len(), "one timer per call that has one");
+        self.holding.invariants();
+        assert_eq!(pausing, self.pauses.len(), "one timer per paused retry");
         for (index, endpoint) in self.endpoints.iter().enumerate() {
             let sent = self
                 .calls
@@ -368,33 +355,35 @@ impl Caller {
 
     // === inside ===
 
+    /// Brings everything up to `now`, in the order in which it must count: what has waited too long
+    /// goes, then what may leave now leaves in order of arrival, then retries try their luck.
     fn advance(&mut self, now: Instant) -> Instant {
         self.now = self.now.max(now);
         let now = self.now;
-        let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
-        for endpoint in &mut self.endpoints {
-            endpoint.throttle.settle(&mut cx);
+        while let Some((_, id)) = self.holding.first_to_give_up().filter(|(at, _)| *at <= now) {
+            self.drop_held(id, no_credit(self.holding.len(), Advice::Elsewhere));
+            self.report_vanished_demand();
         }
-        while let Some((at, id)) = self.timers.first().copied() {
-            if at > now {
-                break;
+        for index in 0..self.endpoints.len() {
+            let throttle = &mut self.endpoints[index].throttle;
+            let woke = throttle.next_wakeup().is_some_and(|at| at <= now);
+            throttle.settle(&mut Cx { now, rng: &mut self.rng, events: &mut self.events });
+            if woke {
+                self.release(now, index, false);
             }
-            self.disarm(id);
-            match self.calls.get(id).map(|call| (call.state, call.context)) {
-                Some((State::Held, context)) => {
-                    self.unhold(id);
-                    let waited = now.since(self.calls.get(id).map_or(now, |call| call.since));
-                    self.fail(id, &context, Reason::Credit, waited.as_nanos() as f64, 0.0);
-                    self.report_vanished_demand();
-                }
-                Some((State::Pausing { avoid }, context)) => self.again(now, id, &context, avoid),
-                Some((State::Sent { .. }, _)) | None => {}
+        }
+        while let Some((at, id)) = self.pauses.first().copied().filter(|(at, _)| *at <= now) {
+            self.pauses.remove(&(at, id));
+            if let Some(Call { state: State::Pausing { avoid, .. }, .. }) = self.calls.get(id) {
+                self.again(now, id, *avoid);
             }
         }
         now
     }
 
-    /// Where a request may go: the less loaded of two endpoints, else the other.
+    /// Where a request may go: the less loaded of two endpoints, else the other. Before it has to
+    /// wait, all others are asked; but a rejection is believed, or a caller with many endpoints
+    /// would find one that has not rejected yet every time.
     fn route(&mut self, now: Instant, context: &Context, avoid: Option<usize>) -> Route {
         let Some((first, second)) = two_choices(&mut self.rng, self.endpoints.len()) else {
             return Route::Reject(Rejection::new(Reason::Draining, 0.0, 1.0, Advice::Never));
@@ -426,14 +415,23 @@ impl Caller {
                 break;
             }
         }
-        outcome
+        let Route::Hold = outcome else { return outcome };
+        let count = self.endpoints.len();
+        let others = (1..count).map(|step| (best + step) % count).filter(|index| *index != other);
+        for index in others {
+            let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
+            if self.endpoints[index].throttle.on_submit(&mut cx, context) == Passage::Send {
+                return Route::Send(index);
+            }
+        }
+        Route::Hold
     }
 
     fn transmit(&mut self, now: Instant, id: RequestId, endpoint: usize) {
         let demand = self.demand();
         let Some(call) = self.calls.get_mut(id) else { return };
         call.state = State::Sent { endpoint };
-        call.since = now;
+        call.sent = now;
         let context = Context {
             caller: self.id,
             demand,
@@ -449,44 +447,25 @@ impl Caller {
     /// What to tell an endpoint: its part of what waits here.
     fn demand(&self) -> u32 {
         let endpoints = self.endpoints.len().max(1);
-        self.held_count.div_ceil(endpoints) as u32
+        self.holding.len().div_ceil(endpoints) as u32
     }
 
     fn hold_new(&mut self, now: Instant, context: &Context) -> Result<RequestId, Rejection> {
         let give_up = self.hold_until(now, context);
-        let reject =
-            |held: usize| Rejection::new(Reason::Credit, held as f64, 0.0, Advice::Elsewhere);
-        if give_up <= now {
+        let full = self.holding.len() >= self.config.hold_limit;
+        // Full: the least important goes, be it the newcomer.
+        let victim = self.holding.least().filter(|(least, _)| full && *least > context.rank);
+        if give_up <= now || full && victim.is_none() {
             self.shed(context.rank);
-            return Err(reject(self.held_count));
+            return Err(no_credit(self.holding.len() + 1, Advice::Elsewhere));
         }
-        if self.held_count >= self.config.hold_limit {
-            // Full: the least important goes, be it the newcomer.
-            let least = self.by_rank.last().copied().filter(|(rank, _)| *rank > context.rank);
-            let Some((rank, victim)) = least else {
-                self.shed(context.rank);
-                return Err(reject(self.held_count));
-            };
-            let victims_context = Context { rank, ..*context };
-            self.unhold(victim);
-            self.fail(
-                victim,
-                &victims_context,
-                Reason::PushedOut,
-                f64::from(rank.key()),
-                f64::from(context.rank.key()),
-            );
+        if let Some((least, id)) = victim {
+            let (measured, limit) = (f64::from(least.key()), f64::from(context.rank.key()));
+            let pushed = Rejection::new(Reason::PushedOut, measured, limit, Advice::Elsewhere);
+            self.drop_held(id, pushed);
         }
-        let id = self.calls.insert_with(|_| Call {
-            context: *context,
-            state: State::Held,
-            since: now,
-            timer: Instant::FAR,
-        });
-        self.links.push_back(&mut self.held, id.index());
-        self.held_count += 1;
-        self.by_rank.insert((context.rank, id));
-        self.arm(id, give_up);
+        let id = self.insert(now, context, State::Held);
+        self.holding.push(id, context.rank, give_up);
         Ok(id)
     }
 
@@ -502,46 +481,39 @@ impl Caller {
         by_limit.min(context.deadline - Span::from_nanos(answer as u64))
     }
 
-    fn unhold(&mut self, id: RequestId) {
-        let Some(call) = self.calls.get(id) else { return };
-        self.by_rank.remove(&(call.context.rank, id));
-        self.links.remove(&mut self.held, id.index());
-        self.held_count -= 1;
-        self.disarm(id);
+    fn insert(&mut self, now: Instant, context: &Context, state: State) -> RequestId {
+        self.calls.insert_with(|_| Call { context: *context, state, sent: now })
     }
 
-    fn fail(
-        &mut self,
-        id: RequestId,
-        context: &Context,
-        reason: Reason,
-        measured: f64,
-        limit: f64,
-    ) {
-        self.calls.remove(id);
-        self.shed(context.rank);
-        let rejection = Rejection::new(reason, measured, limit, Advice::Elsewhere);
-        self.actions.push_back(CallAction::Fail { id, rejection });
+    fn drop_held(&mut self, id: RequestId, rejection: Rejection) {
+        self.holding.remove(id);
+        self.fail(id, rejection);
+    }
+
+    /// Ends a call that never left, or may not leave again.
+    fn fail(&mut self, id: RequestId, rejection: Rejection) {
+        if let Some(call) = self.calls.remove(id) {
+            self.shed(call.context.rank);
+            self.actions.push_back(CallAction::Fail { id, rejection });
+        }
     }
 
     fn shed(&mut self, rank: Rank) {
         self.sheds.merge(Sheds { count: 1, sample: rank }, &mut self.rng);
     }
 
-    fn hear(&mut self, now: Instant, endpoint: usize, feedback: &Feedback) {
+    fn hear(
+        &mut self,
+        now: Instant,
+        endpoint: usize,
+        workflow: Option<Workflow>,
+        feedback: &Feedback,
+    ) {
+        let feedback = &Feedback { workflow, ..*feedback };
         let target = &mut self.endpoints[endpoint];
-        match target.gates.iter_mut().find(|(gate, _)| *gate == feedback.gate) {
-            Some((_, sequence)) if *sequence >= feedback.sequence => {
-                self.events.push(now, || Event::Ignore(Misuse::Overtaken));
-                return self.release(now, endpoint, false);
-            }
-            Some((_, sequence)) => *sequence = feedback.sequence,
-            None => {
-                if target.gates.len() >= GATES {
-                    target.gates.remove(0);
-                }
-                target.gates.push((feedback.gate, feedback.sequence));
-            }
+        if !target.is_news(feedback) {
+            self.events.push(now, || Event::Ignore(Misuse::Overtaken));
+            return self.release(now, endpoint, false);
         }
         if let Some(utilization) = feedback.utilization {
             target.load.on_utilization(utilization);
@@ -554,24 +526,21 @@ impl Caller {
     /// Sends held calls to `endpoint` in order of arrival, as far as its throttle lets them. When
     /// cursors were relaxed, later ones may go although an earlier one must still wait.
     fn release(&mut self, now: Instant, endpoint: usize, look_at_all: bool) {
-        let mut place = self.held.front();
-        while let Some(at) = place {
-            place = self.links.after(at);
-            let Some(id) = self.calls.key_at(at) else { break };
-            let Some(call) = self.calls.get(id).copied() else { break };
+        let look_at_all = look_at_all || !self.endpoints[endpoint].throttle.in_order();
+        let mut next = self.holding.front();
+        while let Some(id) = next {
+            next = self.holding.after(id);
+            let Some(call) = self.calls.get(id) else { break };
             let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
             match self.endpoints[endpoint].throttle.on_submit(&mut cx, &call.context) {
                 Passage::Send => {
-                    self.unhold(id);
+                    self.holding.remove(id);
                     self.transmit(now, id, endpoint);
                 }
                 Passage::Hold if look_at_all => {}
                 Passage::Hold => break,
                 Passage::Reject(rejection) if self.endpoints.len() == 1 => {
-                    self.unhold(id);
-                    self.calls.remove(id);
-                    self.shed(call.context.rank);
-                    self.actions.push_back(CallAction::Fail { id, rejection });
+                    self.drop_held(id, rejection);
                 }
                 // Another endpoint may still take it.
                 Passage::Reject(_) => {}
@@ -580,10 +549,27 @@ impl Caller {
         self.report_vanished_demand();
     }
 
+    /// Asks anew about every held call, in order of arrival: everything may have changed.
+    fn reroute_held(&mut self, now: Instant) {
+        let mut next = self.holding.front();
+        while let Some(id) = next {
+            next = self.holding.after(id);
+            let Some(context) = self.calls.get(id).map(|call| call.context) else { break };
+            match self.route(now, &context, None) {
+                Route::Send(endpoint) => {
+                    self.holding.remove(id);
+                    self.transmit(now, id, endpoint);
+                }
+                Route::Hold => {}
+                Route::Reject(rejection) => self.drop_held(id, rejection),
+            }
+        }
+    }
+
     /// papers.md trap 8: a caller whose held requests have gone must say so, or its credits are
     /// stranded until its next request.
     fn report_vanished_demand(&mut self) {
-        if self.held_count > 0 {
+        if self.holding.len() > 0 {
             return;
         }
         for index in 0..self.endpoints.len() {
@@ -631,32 +617,31 @@ impl Caller {
                 done @ Answer::Done(_) => done,
             });
         }
+        let until = now + pause;
         if let Some(call) = self.calls.get_mut(id) {
             call.context.attempt = attempt;
-            call.state = State::Pausing { avoid: endpoint };
+            call.state = State::Pausing { until, avoid: endpoint };
         }
         if pause == Span::ZERO {
-            let context = Context { attempt, ..call.context };
-            self.again(now, id, &context, endpoint);
+            self.again(now, id, endpoint);
         } else {
-            self.arm(id, now + pause);
+            self.pauses.insert((until, id));
         }
         Next::Retry
     }
 
-    /// Another attempt at a call that keeps its id.
-    fn again(&mut self, now: Instant, id: RequestId, context: &Context, avoid: usize) {
-        match self.route(now, context, Some(avoid)) {
+    /// Another attempt at a call that keeps its id. What this layer gives up on, no other may retry.
+    fn again(&mut self, now: Instant, id: RequestId, avoid: usize) {
+        let Some(context) = self.calls.get(id).map(|call| call.context) else { return };
+        if context.deadline <= now {
+            return self.fail(id, expired(now, &context));
+        }
+        match self.route(now, &context, Some(avoid)) {
             Route::Send(endpoint) => self.transmit(now, id, endpoint),
             // A retry does not queue for credits before first attempts.
-            Route::Hold => self.fail(id, context, Reason::Credit, self.held_count as f64, 0.0),
+            Route::Hold => self.fail(id, no_credit(self.holding.len() + 1, Advice::Never)),
             Route::Reject(rejection) => {
-                self.calls.remove(id);
-                self.shed(context.rank);
-                self.actions.push_back(CallAction::Fail {
-                    id,
-                    rejection: Rejection { advice: Advice::Never, ..rejection },
-                });
+                self.fail(id, Rejection { advice: Advice::Never, ..rejection });
             }
         }
     }
@@ -669,77 +654,34 @@ impl Caller {
         }
     }
 
-    fn arm(&mut self, id: RequestId, at: Instant) {
-        if let Some(call) = self.calls.get_mut(id).filter(|_| at < Instant::FAR) {
-            call.timer = at;
-            self.timers.insert((at, id));
+    /// What an answer says about the endpoint's load and about how long answers take.
+    fn count_answer(&mut self, now: Instant, endpoint: usize, latency: Span, answer: Answer) {
+        let load = &mut self.endpoints[endpoint].load;
+        match answer {
+            Answer::Done(Outcome::Serve) => {
+                load.on_answer(latency);
+                let nanos = latency.as_nanos() as f64;
+                self.deviation.add((nanos - self.latency.get().unwrap_or(nanos)).abs());
+                self.latency.add(nanos);
+            }
+            Answer::Done(Outcome::Cancel) => load.on_cancel(),
+            Answer::Done(Outcome::Fail) | Answer::Refused(_) => load.on_refusal(now),
         }
     }
+}
 
-    fn disarm(&mut self, id: RequestId) {
-        if let Some(call) = self.calls.get_mut(id) {
-            self.timers.remove(&(call.timer, id));
-            call.timer = Instant::FAR;
-        }
-    }
+/// A rejection because `held` requests, this one included, want a credit and none is there.
+fn no_credit(held: usize, advice: Advice) -> Rejection {
+    Rejection::new(Reason::Credit, held as f64, 0.0, advice)
+}
+
+fn expired(now: Instant, context: &Context) -> Rejection {
+    let late = now.since(context.deadline).as_nanos() as f64;
+    Rejection::new(Reason::Expired, late, 0.0, Advice::Never)
 }
 
 enum Route {
     Send(usize),
     Hold,
     Reject(Rejection),
-}
-
-/// Parameters of a [`Caller`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct CallerConfig {
-    /// Who may leave.
-    pub throttle: ThrottleConfig,
-    /// Who may try again.
-    pub retry: RetryConfig,
-    /// Most requests held for a credit or token. More smooths bursts, fewer fails sooner. Default
-    /// 16 (Breakwater's code, per session).
-    pub hold_limit: usize,
-    /// Longest time a request is held. Less fails sooner, more serves a request that has aged.
-    /// Requests with a deadline are given up in time for an answer anyway. Default 1 s;
-    /// Breakwater's code has 10 µs, one round trip.
-    pub hold_time: Span,
-}
-
-impl Default for CallerConfig {
-    fn default() -> Self {
-        Self {
-            throttle: ThrottleConfig::default(),
-            retry: RetryConfig::default(),
-            hold_limit: 16,
-            hold_time: Span::from_secs(1),
-        }
-    }
-}
-
-impl CallerConfig {
-    /// Reads and checks a TOML block.
-    pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
-        config::read(text, Self::validate)
-    }
-
-    /// Writes the configuration as TOML, every parameter in full.
-    pub fn to_toml(&self) -> String {
-        config::print(self)
-    }
-
-    /// Everything that is wrong with it, at once.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        let mut problems = Problems::default();
-        self.validate(&mut problems);
-        problems.into_result()
-    }
-
-    /// Notes everything that is wrong with the parameters.
-    pub fn validate(&self, problems: &mut Problems) {
-        problems.within("throttle", |problems| self.throttle.validate(problems));
-        problems.within("retry", |problems| self.retry.validate(problems));
-        problems.check("hold_limit", self.hold_limit, self.hold_limit <= 1 << 20, "0 to 1048576");
-    }
 }
