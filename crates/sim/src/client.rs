@@ -9,6 +9,7 @@ use tidegate_core::{
     Caller, Context, Feedback, Instant, Outcome, Rank, Rejection, RequestId, Sheds, Span, Workflow,
 };
 
+use crate::engine::Alarm;
 use crate::network::{Body, MessageId, Reply};
 use crate::shared::{Event, Shared};
 
@@ -21,8 +22,7 @@ pub(crate) struct Client {
     calls: Vec<Call>,
     /// Calls that have not ended.
     outstanding: u64,
-    /// The wake-up that is scheduled.
-    armed: Instant,
+    alarm: Alarm,
 }
 
 /// Who calls whom.
@@ -87,7 +87,7 @@ pub(crate) struct NewCall {
 
 impl Client {
     pub(crate) fn new(spec: ClientSpec, caller: Caller) -> Self {
-        Self { spec, caller, calls: Vec::new(), outstanding: 0, armed: Instant::FAR }
+        Self { spec, caller, calls: Vec::new(), outstanding: 0, alarm: Alarm::default() }
     }
 
     /// Its number among all clients.
@@ -166,10 +166,9 @@ impl Client {
 
     /// The moment the caller asked for has come.
     pub(crate) fn wake(&mut self, shared: &mut Shared) {
-        if self.armed != shared.now() {
+        if !self.alarm.rings(shared.now()) {
             return;
         }
-        self.armed = Instant::FAR;
         self.caller.dispatch(shared.now());
         self.act(shared, None);
     }
@@ -255,9 +254,10 @@ impl Client {
                 }
             }
         }
-        if let Some(at) = self.caller.next_wakeup().filter(|at| *at < self.armed) {
-            self.armed = at.max(shared.now());
-            shared.engine.at(self.armed, Event::Client { client: self.spec.index });
+        if let Some(at) = self.caller.next_wakeup().map(|at| at.max(shared.now())) {
+            if self.alarm.set(at) {
+                shared.engine.at(at, Event::Client { client: self.spec.index });
+            }
         }
     }
 

@@ -33,6 +33,7 @@ use tidegate_core::{
 
 use crate::client::Client;
 use crate::dist::Service;
+use crate::engine::Alarm;
 use crate::measure::Fact;
 use crate::network::{Body, MessageId, Reply};
 use crate::shared::{Event, Shared};
@@ -86,8 +87,7 @@ pub(crate) struct Node {
     outgoing: VecDeque<Out>,
     /// Whether the gate has heard of anything since its last dispatch.
     news: bool,
-    /// The wake-up that is scheduled.
-    armed: Instant,
+    alarm: Alarm,
     /// Last told to the gate.
     stage_delay: Span,
     trouble: trouble::Trouble,
@@ -179,7 +179,7 @@ impl Node {
             outboxes: Vec::new(),
             outgoing: VecDeque::new(),
             news: false,
-            armed: Instant::FAR,
+            alarm: Alarm::default(),
             stage_delay: Span::ZERO,
             trouble: trouble::Trouble::none(cores),
             spec,
@@ -206,10 +206,9 @@ impl Node {
 
     /// The moment the gate asked for has come.
     pub(crate) fn wake(&mut self, shared: &mut Shared) {
-        if self.armed != shared.now() {
+        if !self.alarm.rings(shared.now()) {
             return;
         }
-        self.armed = Instant::FAR;
         self.news = true;
         self.use_idle_core(shared);
     }
@@ -479,9 +478,10 @@ impl Node {
     }
 
     fn arm(&mut self, shared: &mut Shared) {
-        if let Some(at) = self.gate.next_wakeup().filter(|at| *at < self.armed) {
-            self.armed = at.max(shared.now());
-            shared.engine.at(self.armed, Event::Gate { node: self.index });
+        if let Some(at) = self.gate.next_wakeup().map(|at| at.max(shared.now())) {
+            if self.alarm.set(at) {
+                shared.engine.at(at, Event::Gate { node: self.index });
+            }
         }
     }
 }

@@ -147,7 +147,7 @@ impl Node {
         self.outboxes.clear();
         self.idle.clear();
         self.trouble.parked.clear();
-        self.armed = Instant::FAR;
+        self.alarm.clear();
     }
 
     fn restart(&mut self, shared: &mut Shared, process: Process) {
