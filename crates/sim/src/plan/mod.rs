@@ -18,12 +18,19 @@
 //! [network]
 //! rtt = "10us"
 //!
-//! [policies.open.gate]         # the blocks of the library and the sidecar, as they are
-//! [policies.open.caller]
+//! [policies.open.gate]         # the blocks of the library and the sidecar, as they are;
+//! [policies.open.caller]       # times may also be given as "0.4 slo" or "2 rtt"
+//!
+//! [caller.retry]               # what all policies have unless their own block says otherwise
+//! attempts = 1
 //!
 //! [sweep]                      # any other value, each of the list in turn
 //! "service.time" = ["1us", "10us"]
 //! ```
+//!
+//! `include = "policies/standard.toml"` adds what that file has beyond the plan; a policy called
+//! `ideal` needs no block (see [`crate::ideal`]). The plan that `tidegate sim new` writes explains
+//! every key.
 //!
 //! All that is wrong with a plan is told at once, with line numbers.
 
@@ -94,6 +101,7 @@ impl Plan {
             Ok(table) => table,
             Err(error) => return Err(PlanError(vec![error.to_string().trim_end().to_owned()])),
         };
+        include(&mut table, folder, &mut problems);
         for set in sets {
             apply(&mut table, set, &mut problems);
         }
@@ -128,6 +136,46 @@ impl Plan {
             points.push(point);
         }
         Self { name: name.to_owned(), seed, points }
+    }
+}
+
+/// Adds what the files that the plan includes have beyond it.
+fn include(table: &mut Table, folder: &Path, problems: &mut Problems) {
+    let files = match table.get("include") {
+        None => return,
+        Some(Value::Array(files)) => files.clone(),
+        Some(file) => vec![file.clone()],
+    };
+    for file in files {
+        let Some(name) = file.as_str() else {
+            problems.note("include", "is not the name of a file");
+            continue;
+        };
+        let text = std::fs::read_to_string(folder.join(name)).map_err(|error| error.to_string());
+        let parsed = text.and_then(|text| {
+            let table = toml::from_str::<Table>(&text).map_err(|error| error.to_string());
+            table.map(|table| (text, table))
+        });
+        match parsed {
+            Ok((text, base)) => {
+                problems.add_lines(name, &text);
+                underlay(table, &base);
+            }
+            Err(error) => problems.note("include", &format!("{name}: {}", error.trim_end())),
+        }
+    }
+}
+
+/// Fills in what `table` does not have from `base`, at every depth.
+fn underlay(table: &mut Table, base: &Table) {
+    for (key, value) in base {
+        match (table.get_mut(key), value) {
+            (None, _) => {
+                table.insert(key.clone(), value.clone());
+            }
+            (Some(Value::Table(own)), Value::Table(base)) => underlay(own, base),
+            (Some(_), _) => {}
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use tidegate_core::{Instant, Span, Workflow};
 use toml::{Table, Value};
 
 use super::reader::{Problems, Reader};
-use super::{Point, replay};
+use super::{Point, replay, underlay};
 use crate::dist::{Dist, Service};
 use crate::fault::{Fault, FaultKind};
 use crate::network::NetworkSpec;
@@ -35,8 +35,9 @@ pub(super) fn read(
     problems: &mut Problems,
 ) -> Point {
     let mut root = Reader::new(table, problems);
-    root.known("seed");
-    root.known("sweep");
+    for key in ["seed", "sweep", "include"] {
+        root.known(key);
+    }
     let policy = root.text("policy", "");
     let callers = root.whole("callers", 1, 1, 10_000_000) as u32;
     let mut network = NetworkSpec::default();
@@ -519,9 +520,11 @@ fn read_policies(
     rtt: Span,
 ) -> (Vec<GateConfig>, CallerConfig) {
     let mut chosen = None;
+    let empty = || Value::Table(Table::new());
+    let base = ["gate", "caller"].map(|key| root.value(key).unwrap_or_else(empty));
     root.table("policies", |policies| {
         policies.each_table(|name, block| {
-            let configs = read_policy(block, topology, slo, rtt);
+            let configs = read_policy(block, &base, topology, slo, rtt);
             if name == policy {
                 chosen = Some(configs);
             }
@@ -546,16 +549,20 @@ fn read_policies(
 /// The two blocks of a policy. A gate that does not say how many slots it has gets one per core.
 fn read_policy(
     block: &mut Reader<'_>,
+    [gate_base, caller_base]: &[Value; 2],
     topology: &Topology,
     slo: Span,
     rtt: Span,
 ) -> (Vec<GateConfig>, CallerConfig) {
-    let empty = || Value::Table(Table::new());
-    let mut gate = block.value("gate").unwrap_or_else(empty);
-    let mut caller = block.value("caller").unwrap_or_else(empty);
-    for value in [&mut gate, &mut caller] {
-        in_terms_of(value, &[(" slo", slo), (" rtt", rtt)]);
-    }
+    let mut merged = |key, base: &Value| {
+        let mut value = block.value(key).unwrap_or_else(|| Value::Table(Table::new()));
+        if let (Value::Table(own), Value::Table(base)) = (&mut value, base) {
+            underlay(own, base);
+        }
+        in_terms_of(&mut value, &[(" slo", slo), (" rtt", rtt)]);
+        value
+    };
+    let (gate, caller) = (merged("gate", gate_base), merged("caller", caller_base));
     let gates = topology.services.iter().map(|service| {
         let mut gate = gate.clone();
         if let Value::Table(gate) = &mut gate {
