@@ -1,98 +1,206 @@
-//! A calling process: a [`Caller`] and what its calls are about.
+//! One process's calls to one service: a [`Caller`] and what its calls are about.
+//!
+//! A client neither sends nor judges: what leaves it is put into [`Shared`], for its owner to deal
+//! with. The owner is a source of load, or a node that makes calls to serve its own requests.
 
 use tidegate_core::caller::{CallAction, Next};
 use tidegate_core::throttle::Answer;
 use tidegate_core::{
-    Caller, Context, Feedback, Instant, Outcome, Rank, Reason, Rejection, RequestId, Span,
+    Caller, Context, Feedback, Instant, Outcome, Rank, Rejection, RequestId, Sheds, Span, Workflow,
 };
 
-use crate::measure::Fact;
-use crate::network::{Body, MessageId};
-use crate::world::{Event, Shared};
+use crate::engine::Alarm;
+use crate::network::{Body, MessageId, Reply};
+use crate::shared::{Event, Shared};
 
-/// A calling process under simulation.
+/// A [`Caller`] under simulation.
 #[derive(Debug)]
 pub(crate) struct Client {
-    index: u32,
-    pub(crate) caller: Caller,
-    /// The first replica of the service it calls; endpoint n is node `first_node + n`.
-    first_node: u32,
+    spec: ClientSpec,
+    caller: Caller,
     /// What the caller's calls are, by the place of their id.
     calls: Vec<Call>,
     /// Calls that have not ended.
     outstanding: u64,
-    /// The wake-up that is scheduled.
-    armed: Instant,
+    alarm: Alarm,
+}
+
+/// Who calls whom.
+#[derive(Clone, Debug)]
+pub(crate) struct ClientSpec {
+    /// Its number among all clients.
+    pub(crate) index: u32,
+    /// How often its process had crashed when it was made.
+    pub(crate) life: u16,
+    /// Number of the service it calls.
+    pub(crate) callee: u32,
+    /// The first replica of that service; endpoint n is node `first_node + n`.
+    pub(crate) first_node: u32,
+    /// An attempt not answered after this has failed.
+    pub(crate) timeout: Option<Span>,
 }
 
 /// One call.
 #[derive(Clone, Copy, Debug)]
-struct Call {
-    submitted: Instant,
-    rank: Rank,
+pub(crate) struct Call {
+    /// Its id while it lives; [`RequestId::NOWHERE`] when it has ended.
+    id: RequestId,
+    /// When the application made it.
+    pub(crate) submitted: Instant,
+    pub(crate) rank: Rank,
+    pub(crate) workflow: Workflow,
+    /// The request it is made for, if the owner is a node.
+    pub(crate) parent: RequestId,
+    /// How long serving it takes.
     service: Span,
+    /// When its last attempt was sent.
+    sent: Instant,
+}
+
+/// A call that has ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    pub(crate) client: u32,
+    pub(crate) call: Call,
+    pub(crate) end: End,
+}
+
+/// How a call ended, as the application sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum End {
+    Answer,
+    /// The server's refusal.
+    Refuse(Rejection),
+    /// The caller's own.
+    Reject(Rejection),
+    /// Timeout or a broken server.
+    Fail,
+}
+
+/// A call in the making.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewCall {
+    pub(crate) context: Context,
+    pub(crate) service: Span,
+    pub(crate) parent: RequestId,
 }
 
 impl Client {
-    pub(crate) fn new(index: u32, caller: Caller, first_node: u32) -> Self {
-        Self { index, caller, first_node, calls: Vec::new(), outstanding: 0, armed: Instant::FAR }
+    pub(crate) fn new(spec: ClientSpec, caller: Caller) -> Self {
+        Self { spec, caller, calls: Vec::new(), outstanding: 0, alarm: Alarm::default() }
     }
 
-    /// The application submits a request that takes `service` to serve.
-    pub(crate) fn submit(&mut self, shared: &mut Shared, context: &Context, service: Span) {
+    /// Its number among all clients.
+    pub(crate) fn index(&self) -> u32 {
+        self.spec.index
+    }
+
+    /// Number of the service it calls.
+    pub(crate) fn callee(&self) -> u32 {
+        self.spec.callee
+    }
+
+    /// The workflow of the call that `reply` answers, if it lives.
+    pub(crate) fn workflow_of(&self, reply: &Reply) -> Option<Workflow> {
+        self.living(reply).map(|call| call.workflow)
+    }
+
+    /// The state machine it drives.
+    pub(crate) fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    /// The application makes a call.
+    pub(crate) fn submit(&mut self, shared: &mut Shared, new: &NewCall) {
         let now = shared.now();
-        shared.measure.offered(now, context.rank);
-        let call = Call { submitted: now, rank: context.rank, service };
-        match self.caller.submit(now, context) {
+        let mut call = Call {
+            id: RequestId::NOWHERE,
+            submitted: now,
+            rank: new.context.rank,
+            workflow: new.context.workflow,
+            parent: new.parent,
+            service: new.service,
+            sent: now,
+        };
+        self.outstanding += 1;
+        match self.caller.submit(now, &new.context) {
             Ok(id) => {
+                call.id = id;
                 if id.index() >= self.calls.len() {
-                    self.calls.resize(id.index() + 1, call);
+                    self.calls.resize(id.index() + 1, Call { id: RequestId::NOWHERE, ..call });
                 }
-                self.calls[id.index()] = call;
-                self.outstanding += 1;
+                // Its place may have been that of a call that was given up just now.
+                let before = std::mem::replace(&mut self.calls[id.index()], call);
+                self.act(shared, Some(&before));
             }
-            Err(rejection) => self.rejected(shared, &rejection),
+            Err(rejection) => {
+                self.end(shared, call, End::Reject(rejection));
+                self.act(shared, None);
+            }
         }
-        self.act(shared);
     }
 
-    /// A message has arrived; its last response brings the feedback, so that the throttle knows
-    /// all of what came back when it hears it.
-    pub(crate) fn deliver(&mut self, shared: &mut Shared, message: MessageId) {
+    /// A message has been received; its last response brings the feedback, so that the throttle
+    /// knows all of what came back when it hears it.
+    pub(crate) fn receive(&mut self, shared: &mut Shared, message: MessageId) {
         let now = shared.now();
-        let place = shared.messages.get(message).node - self.first_node;
-        let Body::Replies { feedback } = shared.messages.get(message).body else {
+        let endpoint = (shared.messages.get(message).node - self.spec.first_node) as usize;
+        let Body::Replies { mut feedback } = shared.messages.get(message).body else {
             unreachable!("only replies go to clients")
         };
         let count = shared.messages.get(message).replies.len();
         for n in 0..count {
             let reply = shared.messages.get(message).replies[n];
-            let feedback = feedback.as_ref().filter(|_| n + 1 == count);
-            self.respond(shared, reply.call, reply.answer, feedback);
+            // A call that timed out hears nothing any more.
+            if self.living(&reply).is_some() {
+                let last = if n + 1 == count { feedback.take() } else { None };
+                self.respond(shared, reply.call, reply.answer, last.as_ref());
+            }
         }
-        if let (0, Some(feedback)) = (count, feedback) {
-            self.caller.notice(now, place as usize, &feedback);
+        if let Some(feedback) = feedback {
+            self.caller.notice(now, endpoint, &feedback);
         }
         shared.messages.free(message);
-        self.act(shared);
+        self.act(shared, None);
     }
 
     /// The moment the caller asked for has come.
     pub(crate) fn wake(&mut self, shared: &mut Shared) {
-        if self.armed != shared.now() {
+        if !self.alarm.rings(shared.now()) {
             return;
         }
-        self.armed = Instant::FAR;
         self.caller.dispatch(shared.now());
-        self.act(shared);
+        self.act(shared, None);
+    }
+
+    /// An attempt at `id` may have been under way for too long.
+    pub(crate) fn time_out(&mut self, shared: &mut Shared, id: RequestId) {
+        let Some(call) = self.calls.get(id.index()).copied() else { return };
+        let late = self.spec.timeout.is_some_and(|timeout| call.sent + timeout <= shared.now());
+        if call.id == id && late {
+            self.respond(shared, id, Answer::Done(Outcome::Fail), None);
+            self.act(shared, None);
+        }
+    }
+
+    /// Sheds that a gate of ours made in the callee's name.
+    pub(crate) fn note_sheds(&mut self, sheds: Sheds) {
+        if sheds.count > 0 {
+            self.caller.note_sheds(sheds);
+        }
     }
 
     /// Calls that have not ended: held, under way, or pausing before another attempt.
     pub(crate) fn outstanding(&self) -> u64 {
-        self.caller.invariants();
         self.outstanding
     }
 
+    fn living(&self, reply: &Reply) -> Option<&Call> {
+        let call = self.calls.get(reply.call.index())?;
+        (call.id == reply.call && reply.life == self.spec.life).then_some(call)
+    }
+
+    /// Tells the caller what came of an attempt.
     fn respond(
         &mut self,
         shared: &mut Shared,
@@ -100,58 +208,62 @@ impl Client {
         answer: Answer,
         feedback: Option<&Feedback>,
     ) {
-        let now = shared.now();
         let call = self.calls[id.index()];
-        let next = self.caller.respond(now, id, answer, feedback);
-        self.outstanding -= u64::from(next != Next::Retry);
-        match next {
-            Next::Retry => {}
-            Next::Over(Answer::Done(Outcome::Serve)) => {
-                shared.measure.answered(now, call.submitted, call.rank, self.index as usize);
-            }
-            Next::Over(Answer::Done(_)) => shared.count(Fact::Failed),
-            Next::Over(Answer::Refused(rejection)) => {
-                if rejection.reason == Reason::Expired {
-                    shared.count(Fact::Expired);
-                } else {
-                    shared.measure.refused(now, call.submitted);
-                }
-            }
-        }
+        let end = match self.caller.respond(shared.now(), id, answer, feedback) {
+            Next::Retry => return,
+            Next::Over(Answer::Done(Outcome::Serve)) => End::Answer,
+            Next::Over(Answer::Done(_)) => End::Fail,
+            Next::Over(Answer::Refused(rejection)) => End::Refuse(rejection),
+        };
+        self.calls[id.index()].id = RequestId::NOWHERE;
+        self.end(shared, call, end);
     }
 
-    fn rejected(&self, shared: &mut Shared, rejection: &Rejection) {
-        let expired = rejection.reason == Reason::Expired;
-        shared.count(if expired { Fact::Expired } else { Fact::Rejected });
+    fn end(&mut self, shared: &mut Shared, call: Call, end: End) {
+        self.outstanding -= 1;
+        shared.ended.push_back(Ended { client: self.spec.index, call, end });
     }
 
-    /// Does what the caller wants done.
-    fn act(&mut self, shared: &mut Shared) {
+    /// Does what the caller wants done. `before` is what was in the place of a new call.
+    fn act(&mut self, shared: &mut Shared, before: Option<&Call>) {
         while let Some(action) = self.caller.poll() {
             match action {
                 CallAction::Transmit { id, endpoint, context } => {
-                    let service = self.calls[id.index()].service;
-                    let body = Body::Request { call: id, context, service };
-                    self.launch(shared, endpoint, body);
+                    let life = self.spec.life;
+                    let call = &mut self.calls[id.index()];
+                    call.sent = shared.now();
+                    let body = Body::Request { call: id, context, service: call.service, life };
+                    self.put(shared, endpoint, body);
+                    if let Some(timeout) = self.spec.timeout {
+                        let event = Event::Timeout { client: self.spec.index, call: id };
+                        shared.engine.after(timeout, event);
+                    }
                 }
                 CallAction::Report { endpoint, context } => {
-                    self.launch(shared, endpoint, Body::Report { context });
+                    self.put(shared, endpoint, Body::Report { context });
                 }
-                CallAction::Fail { id: _, rejection } => {
-                    self.outstanding -= 1;
-                    self.rejected(shared, &rejection);
+                CallAction::Fail { id, rejection } => {
+                    let place = &mut self.calls[id.index()];
+                    let call = if place.id == id {
+                        place.id = RequestId::NOWHERE;
+                        *place
+                    } else {
+                        *before.expect("only a new call takes the place of another")
+                    };
+                    self.end(shared, call, End::Reject(rejection));
                 }
             }
         }
-        if let Some(at) = self.caller.next_wakeup().filter(|at| *at < self.armed) {
-            self.armed = at.max(shared.now());
-            shared.engine.at(self.armed, Event::Client { client: self.index });
+        if let Some(at) = self.caller.next_wakeup().map(|at| at.max(shared.now())) {
+            if self.alarm.set(at) {
+                shared.engine.at(at, Event::Client { client: self.spec.index });
+            }
         }
     }
 
-    fn launch(&self, shared: &mut Shared, endpoint: usize, body: Body) {
-        let node = self.first_node + endpoint as u32;
-        let message = shared.messages.put(self.index, node, body);
-        shared.launch_to_node(message);
+    fn put(&self, shared: &mut Shared, endpoint: usize, body: Body) {
+        let node = self.spec.first_node + endpoint as u32;
+        let message = shared.messages.put(self.spec.index, node, body);
+        shared.outgoing.push_back(message);
     }
 }

@@ -1,14 +1,14 @@
 //! The simulator as a command: a plan file in, reports out. The command line is a thin wrapper.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tidegate_core::Span;
 
+use crate::ideal;
 use crate::plan::{Plan, PlanError, Point};
 use crate::report::Report;
-use crate::world::simulate;
 
 /// What to simulate.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +35,8 @@ pub fn run(
         .map_err(|error| PlanError(vec![format!("{}: {error}", path.display())]))?;
     let name =
         path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
-    let mut plan = Plan::parse(&name, &text, &options.sets)?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let mut plan = Plan::parse(&name, &text, &options.sets, folder)?;
     plan.seed = options.seed.unwrap_or(plan.seed);
     for point in &mut plan.points {
         point.scenario.series = options.series;
@@ -75,6 +76,9 @@ pub fn run_plan(
 
 /// Runs one point of a plan.
 pub fn run_point(plan: &Plan, point: &Point, seed: u64) -> Report {
-    let measure = simulate(&point.scenario, seed).expect("a plan's configurations are checked");
+    if point.ideal {
+        return ideal::run(plan, point, seed);
+    }
+    let measure = point.scenario.simulate(seed).expect("a plan's configurations are checked");
     Report::new(plan, point, seed, measure)
 }

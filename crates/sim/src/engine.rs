@@ -104,6 +104,40 @@ impl<E: Copy> Engine<E> {
     }
 }
 
+/// The wake-ups of one state machine that are scheduled. A state machine that keeps changing its
+/// mind between something soon and something far away must not fill the queue with the latter.
+#[derive(Clone, Debug, Default)]
+pub struct Alarm {
+    /// Each earlier than the one before.
+    set: Vec<Instant>,
+}
+
+impl Alarm {
+    /// The machine wants to be woken at `at`: whether that has to be scheduled, because nothing
+    /// earlier is.
+    pub fn set(&mut self, at: Instant) -> bool {
+        let news = self.set.last().is_none_or(|earliest| at < *earliest);
+        if news {
+            self.set.push(at);
+        }
+        news
+    }
+
+    /// A wake-up has come: whether it is one that was set.
+    pub fn rings(&mut self, now: Instant) -> bool {
+        let rings = self.set.last() == Some(&now);
+        if rings {
+            self.set.pop();
+        }
+        rings
+    }
+
+    /// All wake-ups are off; those that come all the same do not ring.
+    pub fn clear(&mut self) {
+        self.set.clear();
+    }
+}
+
 impl<E: Copy> Default for Engine<E> {
     fn default() -> Self {
         Self::new()
@@ -142,6 +176,23 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn an_alarm_is_scheduled_only_if_nothing_earlier_is() {
+        let at = Instant::from_nanos;
+        let mut alarm = Alarm::default();
+        assert!(alarm.set(at(100)));
+        for now in 0..5 {
+            assert!(alarm.set(at(now + 1)));
+            assert!(!alarm.set(at(now + 1)));
+            assert!(alarm.rings(at(now + 1)));
+            // The far one is still there.
+            assert!(!alarm.set(at(101 + now)));
+        }
+        assert!(!alarm.rings(at(50)));
+        assert!(alarm.rings(at(100)));
+        assert!(!alarm.rings(at(100)));
     }
 
     #[test]

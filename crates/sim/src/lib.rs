@@ -8,17 +8,20 @@
 pub mod command;
 pub mod dist;
 pub mod engine;
+pub mod fault;
+pub mod ideal;
 pub mod measure;
 pub mod network;
 pub mod node;
 pub mod plan;
 pub mod random;
 pub mod report;
+pub mod topology;
 pub mod workload;
 pub mod world;
 
 mod client;
-mod reader;
+mod shared;
 
 pub use command::{run_plan, run_point};
 pub use plan::{Plan, Point};

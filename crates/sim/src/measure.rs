@@ -1,6 +1,6 @@
 //! What a run is judged by. Memory does not grow with its length.
 
-use tidegate_core::{Instant, Rank, Span};
+use tidegate_core::{Instant, Rank, Span, Workflow};
 
 /// Things that are counted, over the whole run for conservation and in the measured window for the
 /// report.
@@ -80,13 +80,50 @@ pub struct Measure {
     pub latency: Histogram,
     /// Sum of the time it took to learn of a server's refusal.
     reject_delay: u128,
-    /// Core time spent in the window.
-    busy: u64,
     /// Requests submitted in the window, and those of them answered in time, by rank.
-    ranks: Vec<(u64, u64)>,
-    /// Requests of each caller answered in time in the window.
-    callers: Vec<u64>,
+    ranks: Vec<Success>,
+    /// The same by caller.
+    callers: Vec<Success>,
+    /// The same by workflow.
+    workflows: Vec<Success>,
+    /// What each service did in the window.
+    pub services: Vec<ServiceMeasure>,
     series: Option<Series>,
+}
+
+/// What is measured of one service.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ServiceMeasure {
+    /// Counts in the window.
+    pub window: Counts,
+    /// Core time spent, in nanoseconds.
+    busy: u64,
+    /// Core time spent on requests that were answered, and on others, without messages.
+    useful: u64,
+    wasted: u64,
+}
+
+impl ServiceMeasure {
+    /// Core time spent on requests that ended without an answer ÷ on all.
+    pub fn wasted(&self) -> f64 {
+        ratio(self.wasted as f64, (self.useful + self.wasted) as f64)
+    }
+}
+
+/// Requests of some kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Success {
+    /// Submitted in the window.
+    pub offered: u64,
+    /// Those of them that were answered within the SLO.
+    pub good: u64,
+}
+
+impl Success {
+    /// Answered in time ÷ offered.
+    pub fn rate(&self) -> f64 {
+        ratio(self.good as f64, self.offered as f64)
+    }
 }
 
 /// User ranks are counted in groups of 1,024.
@@ -95,13 +132,7 @@ const RANKS: usize = (Rank::LAST.key() as usize >> USERS) + 1;
 
 impl Measure {
     /// Nothing measured yet.
-    pub fn new(
-        from: Instant,
-        to: Instant,
-        slo: Span,
-        callers: usize,
-        series: Option<Span>,
-    ) -> Self {
+    pub fn new(from: Instant, to: Instant, slo: Span) -> Self {
         Self {
             from,
             to,
@@ -110,11 +141,28 @@ impl Measure {
             window: Counts::default(),
             latency: Histogram::default(),
             reject_delay: 0,
-            busy: 0,
-            ranks: vec![(0, 0); RANKS],
-            callers: vec![0; callers],
-            series: series.map(Series::new),
+            ranks: vec![Success::default(); RANKS],
+            callers: Vec::new(),
+            workflows: Vec::new(),
+            services: Vec::new(),
+            series: None,
         }
+    }
+
+    /// For so many callers, workflows (numbered from zero) and services.
+    #[must_use]
+    pub fn of(mut self, callers: usize, workflows: usize, services: usize) -> Self {
+        self.callers = vec![Success::default(); callers];
+        self.workflows = vec![Success::default(); workflows];
+        self.services = vec![ServiceMeasure::default(); services];
+        self
+    }
+
+    /// With a row for every `step` too.
+    #[must_use]
+    pub fn with_series(mut self, step: Option<Span>) -> Self {
+        self.series = step.map(Series::new);
+        self
     }
 
     fn measured(&self, now: Instant) -> bool {
@@ -128,10 +176,17 @@ impl Measure {
         }
     }
 
-    pub(crate) fn offered(&mut self, now: Instant, rank: Rank) {
+    pub(crate) fn count_at(&mut self, now: Instant, service: usize, fact: Fact) {
+        self.count(now, fact);
+        if self.measured(now) {
+            self.services[service].window.add(fact);
+        }
+    }
+
+    pub(crate) fn offered(&mut self, now: Instant, kind: &Kind) {
         self.count(now, Fact::Offered);
         if self.measured(now) {
-            self.ranks[rank.key() as usize >> USERS].0 += 1;
+            self.each(kind, |success| success.offered += 1);
         }
         if let Some(series) = &mut self.series {
             series.at(now).offered += 1;
@@ -139,25 +194,30 @@ impl Measure {
     }
 
     /// The application has its answer.
-    pub(crate) fn answered(&mut self, now: Instant, submitted: Instant, rank: Rank, caller: usize) {
+    pub(crate) fn answered(&mut self, now: Instant, submitted: Instant, kind: &Kind) {
         let latency = now.since(submitted);
-        self.count(now, Fact::Answered);
         let good = latency <= self.slo;
+        self.count(now, Fact::Answered);
         if good {
             self.count(now, Fact::Good);
             if self.measured(submitted) {
-                self.ranks[rank.key() as usize >> USERS].1 += 1;
+                self.each(kind, |success| success.good += 1);
             }
         }
         if self.measured(now) {
             self.latency.add(latency);
-            self.callers[caller] += u64::from(good);
         }
         if let Some(series) = &mut self.series {
             let now = series.at(now);
             now.good += u64::from(good);
             now.latency.add(latency);
         }
+    }
+
+    fn each(&mut self, kind: &Kind, count: impl Fn(&mut Success)) {
+        count(&mut self.ranks[kind.rank.key() as usize >> USERS]);
+        count(&mut self.callers[kind.caller as usize]);
+        count(&mut self.workflows[usize::from(kind.workflow.0)]);
     }
 
     /// The application has been told that a server refused its request.
@@ -168,14 +228,25 @@ impl Measure {
         }
     }
 
-    /// A core is busy from `start` to `end`.
-    pub(crate) fn busy(&mut self, start: Instant, end: Instant) {
-        self.busy += end.min(self.to).since(start.max(self.from)).as_nanos();
+    /// A core of `service` is busy from `start` to `end`.
+    pub(crate) fn busy(&mut self, service: usize, start: Instant, end: Instant) {
+        let busy = end.min(self.to).since(start.max(self.from));
+        self.services[service].busy += busy.as_nanos();
     }
 
-    /// Core time used ÷ core time there was.
-    pub fn utilization(&self, cores: u32) -> f64 {
-        ratio(self.busy as f64, f64::from(cores) * self.to.since(self.from).as_nanos() as f64)
+    /// A request that took `spent` of core time has left `service`.
+    pub(crate) fn worked(&mut self, now: Instant, service: usize, spent: Span, answered: bool) {
+        if self.measured(now) {
+            let service = &mut self.services[service];
+            let account = if answered { &mut service.useful } else { &mut service.wasted };
+            *account += spent.as_nanos();
+        }
+    }
+
+    /// Core time used ÷ core time there was, for a service with so many cores in all.
+    pub fn utilization(&self, service: usize, cores: u32) -> f64 {
+        let time = f64::from(cores) * self.to.since(self.from).as_nanos() as f64;
+        ratio(self.services[service].busy as f64, time)
     }
 
     /// Mean time until the application learned of a server's refusal.
@@ -187,10 +258,10 @@ impl Measure {
     /// Answered in time ÷ offered, for the quarters of the offered requests sorted by rank, the
     /// most important first.
     pub fn success_by_quarter(&self) -> [f64; 4] {
-        let total: u64 = self.ranks.iter().map(|(offered, _)| offered).sum();
+        let total: u64 = self.ranks.iter().map(|rank| rank.offered).sum();
         let quarter = total as f64 / 4.0;
         let (mut success, mut at) = ([0.0; 4], 0.0);
-        for (offered, good) in self.ranks.iter().filter(|(offered, _)| *offered > 0) {
+        for Success { offered, good } in self.ranks.iter().filter(|rank| rank.offered > 0) {
             // A group of ranks may lie in more than one quarter: then its successes are spread evenly.
             let (start, end) = (at, at + *offered as f64);
             for (n, part) in success.iter_mut().enumerate() {
@@ -205,14 +276,22 @@ impl Measure {
 
     /// Jain's index of the callers' goodput: 1 when all got the same, 1 ÷ callers when one got all.
     pub fn jain(&self) -> f64 {
-        let sum: f64 = self.callers.iter().map(|n| *n as f64).sum();
-        let squares: f64 = self.callers.iter().map(|n| (*n as f64).powi(2)).sum();
+        let sum: f64 = self.callers.iter().map(|caller| caller.good as f64).sum();
+        let squares: f64 = self.callers.iter().map(|caller| (caller.good as f64).powi(2)).sum();
         ratio(sum * sum, squares * self.callers.len() as f64)
     }
 
-    /// Goodput of a share of the callers, from `first` on, in requests.
-    pub fn good_of(&self, callers: std::ops::Range<usize>) -> u64 {
-        self.callers[callers].iter().sum()
+    /// Success of some of the callers together.
+    pub fn success_of(&self, callers: std::ops::Range<usize>) -> Success {
+        self.callers[callers].iter().fold(Success::default(), |sum, caller| Success {
+            offered: sum.offered + caller.offered,
+            good: sum.good + caller.good,
+        })
+    }
+
+    /// Success by number of the workflow.
+    pub fn workflows(&self) -> &[Success] {
+        &self.workflows
     }
 
     /// The finished series, if one was asked for.
@@ -220,6 +299,14 @@ impl Measure {
         let end = self.to;
         self.series.map(|series| series.finish(end))
     }
+}
+
+/// What tells requests apart in the book.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kind {
+    pub(crate) rank: Rank,
+    pub(crate) caller: u32,
+    pub(crate) workflow: Workflow,
 }
 
 /// Counts by logarithmic bucket: every value is known to less than one percent.
@@ -387,24 +474,32 @@ mod tests {
         }
     }
 
+    fn kind(rank: Rank, caller: u32) -> Kind {
+        Kind { rank, caller, workflow: Workflow::NONE }
+    }
+
+    fn measure(from: u64, to: u64) -> Measure {
+        Measure::new(micros(from), micros(to), Span::from_micros(10)).of(2, 1, 1)
+    }
+
     #[test]
     fn quarters_split_ranks_that_straddle_them() {
-        let mut measure = Measure::new(Instant::ZERO, micros(100), Span::from_micros(10), 1, None);
         // Half of all on one rank, all answered; the other half far behind, none answered.
+        let mut halves = measure(0, 100);
         for n in 0..8 {
-            let rank = if n < 4 { Rank::new(1, 0) } else { Rank::new(2, 0) };
-            measure.offered(micros(1), rank);
+            let kind = kind(Rank::new(1 + n / 4, 0), 0);
+            halves.offered(micros(1), &kind);
             if n < 4 {
-                measure.answered(micros(2), micros(1), rank, 0);
+                halves.answered(micros(2), micros(1), &kind);
             }
         }
-        assert_eq!(measure.success_by_quarter(), [1.0, 1.0, 0.0, 0.0]);
+        assert_eq!(halves.success_by_quarter(), [1.0, 1.0, 0.0, 0.0]);
         // One rank for all: every quarter is the same.
-        let mut one = Measure::new(Instant::ZERO, micros(100), Span::from_micros(10), 1, None);
+        let mut one = measure(0, 100);
         for n in 0..8 {
-            one.offered(micros(1), Rank::UNRANKED);
+            one.offered(micros(1), &kind(Rank::UNRANKED, 0));
             if n < 2 {
-                one.answered(micros(2), micros(1), Rank::UNRANKED, 0);
+                one.answered(micros(2), micros(1), &kind(Rank::UNRANKED, 0));
             }
         }
         assert_eq!(one.success_by_quarter(), [0.25; 4]);
@@ -412,24 +507,28 @@ mod tests {
 
     #[test]
     fn warm_up_is_not_measured_and_late_answers_are_not_good() {
-        let mut measure = Measure::new(micros(50), micros(100), Span::from_micros(10), 2, None);
-        measure.answered(micros(20), micros(15), Rank::FIRST, 0);
-        measure.answered(micros(60), micros(55), Rank::FIRST, 1);
-        measure.answered(micros(90), micros(70), Rank::FIRST, 1);
+        let mut measure = measure(50, 100);
+        for (now, submitted, caller) in [(20, 15, 0), (60, 55, 1), (90, 70, 1)] {
+            measure.offered(micros(submitted), &kind(Rank::FIRST, caller));
+            measure.answered(micros(now), micros(submitted), &kind(Rank::FIRST, caller));
+        }
         assert_eq!((measure.total.get(Fact::Good), measure.window.get(Fact::Good)), (2, 1));
         assert_eq!(measure.window.get(Fact::Answered), 2);
         assert_eq!(measure.jain(), 0.5);
-        measure.busy(micros(40), micros(60));
-        assert_eq!(measure.utilization(2), 0.1);
+        assert_eq!(measure.success_of(0..2), Success { offered: 2, good: 1 });
+        measure.busy(0, micros(40), micros(60));
+        assert_eq!(measure.utilization(0, 2), 0.1);
+        measure.worked(micros(60), 0, Span::from_micros(3), true);
+        measure.worked(micros(61), 0, Span::from_micros(1), false);
+        assert_eq!(measure.services[0].wasted(), 0.25);
     }
 
     #[test]
     fn series_has_a_row_for_every_whole_step() {
-        let step = Span::from_micros(10);
-        let mut measure = Measure::new(Instant::ZERO, micros(35), step, 1, Some(step));
-        measure.offered(micros(5), Rank::FIRST);
-        measure.offered(micros(25), Rank::FIRST);
-        measure.answered(micros(27), micros(25), Rank::FIRST, 0);
+        let mut measure = measure(0, 35).with_series(Some(Span::from_micros(10)));
+        measure.offered(micros(5), &kind(Rank::FIRST, 0));
+        measure.offered(micros(25), &kind(Rank::FIRST, 0));
+        measure.answered(micros(27), micros(25), &kind(Rank::FIRST, 0));
         let rows = measure.series().unwrap();
         let seen: Vec<_> = rows.iter().map(|row| (row.offered, row.good)).collect();
         assert_eq!(seen, [(1, 0), (0, 0), (1, 1)]);

@@ -1,5 +1,7 @@
 //! Messages between callers and nodes, and the network that delays them.
 
+use std::ops::Range;
+
 use tidegate_core::rng::Rng;
 use tidegate_core::throttle::Answer;
 use tidegate_core::{Context, Feedback, Instant, RequestId, Span};
@@ -22,11 +24,21 @@ pub(crate) struct Message {
     pub(crate) replies: Vec<Reply>,
 }
 
+impl Message {
+    /// The gate's state, if the message tells it.
+    pub(crate) fn feedback(&self) -> Option<Feedback> {
+        match self.body {
+            Body::Replies { feedback } => feedback,
+            Body::Request { .. } | Body::Report { .. } => None,
+        }
+    }
+}
+
 /// What a message says.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Body {
     /// To a node: please serve this.
-    Request { call: RequestId, context: Context, service: Span },
+    Request { call: RequestId, context: Context, service: Span, life: u16 },
     /// To a node: demand has vanished.
     Report { context: Context },
     /// To a client: responses, possibly none, and the gate's state.
@@ -37,6 +49,9 @@ pub(crate) enum Body {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reply {
     pub(crate) call: RequestId,
+    /// How often the calling process had crashed when it made the call: a later life does not
+    /// know of it.
+    pub(crate) life: u16,
     pub(crate) answer: Answer,
 }
 
@@ -77,44 +92,65 @@ impl Messages {
         self.places[id as usize].replies.clear();
         self.free.push(id);
     }
-
-    /// Messages that are still on their way or wait to be received.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Message> {
-        let mut free = vec![false; self.places.len()];
-        for id in &self.free {
-            free[*id as usize] = true;
-        }
-        self.places.iter().zip(free).filter_map(|(message, free)| (!free).then_some(message))
-    }
 }
 
-/// How long messages take.
+/// How long messages take, and which never arrive.
 #[derive(Clone, Debug)]
 pub struct Network {
-    /// One way, without jitter.
-    pub delay: Span,
+    spec: NetworkSpec,
+    /// Clients below this number and these nodes cannot reach each other.
+    cuts: Vec<(u32, Range<u32>)>,
+    rng: Rng,
+}
+
+/// Parameters of a network.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct NetworkSpec {
+    /// Time from sending to receiving and back, without jitter.
+    pub rtt: Span,
     /// Each message takes up to this much longer, uniformly; so messages can overtake each other.
     pub jitter: Span,
     /// Share of messages that never arrive.
     pub loss: f64,
-    rng: Rng,
 }
 
 impl Network {
-    /// A network with this round-trip time.
-    pub fn new(rtt: Span, jitter: Span, loss: f64, rng: Rng) -> Self {
-        Self { delay: rtt.scale(0.5), jitter, loss, rng }
+    /// A network without partitions.
+    pub fn new(spec: NetworkSpec, rng: Rng) -> Self {
+        Self { spec, cuts: Vec::new(), rng }
     }
 
-    /// How long the next message takes, none if it is lost.
-    pub(crate) fn next(&mut self) -> Option<Span> {
-        if self.loss > 0.0 && self.rng.unit() < self.loss {
+    /// How long the next message between `client` and `node` takes, none if it is lost.
+    pub(crate) fn next(&mut self, client: u32, node: u32) -> Option<Span> {
+        if self.cuts.iter().any(|(clients, nodes)| client < *clients && nodes.contains(&node)) {
             return None;
         }
-        let jitter = match self.jitter.as_nanos() {
+        if self.spec.loss > 0.0 && self.rng.unit() < self.spec.loss {
+            return None;
+        }
+        let jitter = match self.spec.jitter.as_nanos() {
             0 => 0,
             nanos => self.rng.below(nanos + 1),
         };
-        Some(self.delay + Span::from_nanos(jitter))
+        Some(Span::from_nanos(self.spec.rtt.as_nanos() / 2 + jitter))
+    }
+
+    /// The parameters in force.
+    pub(crate) fn spec(&mut self) -> &mut NetworkSpec {
+        &mut self.spec
+    }
+
+    /// The first `clients` clients and `nodes` cannot reach each other, or can again.
+    pub(crate) fn cut(&mut self, clients: u32, nodes: Range<u32>, cut: bool) {
+        if cut {
+            self.cuts.push((clients, nodes));
+        } else {
+            self.cuts.retain(|entry| *entry != (clients, nodes.clone()));
+        }
+    }
+
+    /// Whether a share of what is chosen by chance happens now.
+    pub(crate) fn chance(&mut self, share: f64) -> bool {
+        share > 0.0 && self.rng.unit() < share
     }
 }

@@ -4,8 +4,10 @@ use std::fmt::Write;
 
 use toml::Value;
 
-use crate::measure::{Fact, Measure, Row, ratio};
+use crate::measure::{Fact, Measure, Row, Success, ratio};
 use crate::plan::{Plan, Point};
+use crate::topology::ServiceSpec;
+use crate::world::Scenario;
 
 /// The measures of one run. The names of its JSON fields are stable.
 #[derive(Clone, Debug)]
@@ -56,14 +58,69 @@ pub struct Report {
     pub success_by_quarter: [f64; 4],
     /// Jain's index of the callers' goodput.
     pub jain_callers: f64,
-    /// Core time used ÷ core time there was.
+    /// Core time used ÷ core time there was, of the fullest service.
     pub utilization: f64,
+    /// Core time spent on requests that ended without an answer, because a call they made failed,
+    /// ÷ on all, at the entry.
+    pub wasted: f64,
+    /// Answered within the SLO ÷ offered, by workflow, if there are several.
+    pub workflows: Vec<(String, f64)>,
+    /// The services, if there are several.
+    pub services: Vec<ServiceReport>,
+    /// Answered within the SLO ÷ offered, of the callers that obey and of those that ignore
+    /// control, if there are both.
+    pub obeying: Option<(f64, f64)>,
+    /// The size that the yardstick found best.
+    pub window: Option<u32>,
     /// Over time, if asked for.
     pub series: Option<Vec<Row>>,
 }
 
+/// One of several services.
+#[derive(Clone, Debug)]
+pub struct ServiceReport {
+    /// Its name.
+    pub name: String,
+    /// Core time used ÷ core time there was.
+    pub utilization: f64,
+    /// Requests that arrived per second.
+    pub arrived_rps: f64,
+    /// Refused ÷ arrived.
+    pub drop_rate: f64,
+    /// Core time spent on requests that ended without an answer ÷ on all.
+    pub wasted: f64,
+}
+
+impl ServiceReport {
+    fn all(scenario: &Scenario, measure: &Measure) -> Vec<Self> {
+        let seconds = measure.to.since(measure.from).as_secs_f64();
+        let report = |(n, spec): (usize, &ServiceSpec)| {
+            let service = &measure.services[n];
+            Self {
+                name: spec.name.clone(),
+                utilization: measure.utilization(n, spec.replicas * spec.cores),
+                arrived_rps: service.window.get(Fact::Arrived) as f64 / seconds,
+                drop_rate: service.window.ratio(Fact::Dropped, Fact::Arrived),
+                wasted: service.wasted(),
+            }
+        };
+        scenario.topology.services.iter().enumerate().map(report).collect()
+    }
+}
+
 impl Report {
     pub(crate) fn new(plan: &Plan, point: &Point, seed: u64, measure: Measure) -> Self {
+        let scenario = &point.scenario;
+        let services = ServiceReport::all(scenario, &measure);
+        let success = |(n, workflow): (usize, &Success)| {
+            (point.workflows.get(n).cloned().unwrap_or_default(), workflow.rate())
+        };
+        let workflows = measure.workflows().iter().enumerate().filter(|(_, w)| w.offered > 0);
+        let workflows: Vec<_> = workflows.map(success).collect();
+        let (ignoring, callers) = (scenario.ignoring_callers() as usize, scenario.callers as usize);
+        let obeying = (1..callers).contains(&ignoring).then(|| {
+            (measure.success_of(ignoring..callers).rate(), measure.success_of(0..ignoring).rate())
+        });
         let seconds = measure.to.since(measure.from).as_secs_f64();
         let (window, latency) = (measure.window, &measure.latency);
         let rate = |fact| window.get(fact) as f64 / seconds;
@@ -92,7 +149,12 @@ impl Report {
             tx_per_request: window.ratio(Fact::Sent, Fact::Arrived),
             success_by_quarter: measure.success_by_quarter(),
             jain_callers: measure.jain(),
-            utilization: measure.utilization(point.scenario.cores),
+            utilization: services.iter().map(|service| service.utilization).fold(0.0, f64::max),
+            wasted: services[scenario.topology.entry].wasted,
+            workflows: if workflows.len() > 1 { workflows } else { Vec::new() },
+            services: if services.len() > 1 { services } else { Vec::new() },
+            obeying,
+            window: scenario.window,
             series: measure.series(),
         }
     }
@@ -114,6 +176,27 @@ impl Report {
         }
         let quarters = self.success_by_quarter.map(|part| format!("{part:.5}"));
         out.raw("success_by_quarter", &format!("[{}]", quarters.join(",")));
+        if !self.workflows.is_empty() {
+            let mut workflows = Object::new();
+            for (name, success) in &self.workflows {
+                workflows.raw(name, &format!("{success:.5}"));
+            }
+            out.raw("success_by_workflow", &workflows.end());
+        }
+        if !self.services.is_empty() {
+            let mut services = Object::new();
+            for service in &self.services {
+                services.raw(&service.name, &service_json(service));
+            }
+            out.raw("services", &services.end());
+        }
+        if let Some((obeying, ignoring)) = self.obeying {
+            out.raw("success_obeying", &format!("{obeying:.5}"));
+            out.raw("success_ignoring", &format!("{ignoring:.5}"));
+        }
+        if let Some(window) = self.window {
+            out.raw("window", &window.to_string());
+        }
         if let Some(series) = &self.series {
             let rows: Vec<String> = series.iter().map(row_json).collect();
             out.raw("series", &format!("[{}]", rows.join(",")));
@@ -122,7 +205,7 @@ impl Report {
     }
 
     /// All plain numbers: name, value, digits after the point.
-    pub fn numbers(&self) -> [(&'static str, f64, usize); 19] {
+    pub fn numbers(&self) -> [(&'static str, f64, usize); 20] {
         [
             ("duration_s", self.duration_s, 6),
             ("capacity_rps", self.capacity_rps, 1),
@@ -142,9 +225,19 @@ impl Report {
             ("tx_per_request", self.tx_per_request, 5),
             ("jain_callers", self.jain_callers, 5),
             ("utilization", self.utilization, 5),
+            ("wasted", self.wasted, 5),
             ("goodput_share", ratio(self.goodput_rps, self.capacity_rps), 5),
         ]
     }
+}
+
+fn service_json(service: &ServiceReport) -> String {
+    let mut out = Object::new();
+    out.raw("utilization", &format!("{:.5}", service.utilization));
+    out.raw("arrived_rps", &format!("{:.1}", service.arrived_rps));
+    out.raw("drop_rate", &format!("{:.6}", service.drop_rate));
+    out.raw("wasted", &format!("{:.5}", service.wasted));
+    out.end()
 }
 
 fn row_json(row: &Row) -> String {

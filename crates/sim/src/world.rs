@@ -1,76 +1,24 @@
 //! One run: everything there is, and the loop that lets it happen.
 
+use std::rc::Rc;
+
 use tidegate_core::caller::CallerConfig;
 use tidegate_core::config::ConfigError;
 use tidegate_core::gate::GateConfig;
-use tidegate_core::{Caller, CallerId, Gate, Instant, Span};
+use tidegate_core::throttle::ThrottleConfig;
+use tidegate_core::{Caller, Gate, Instant, Reason, RequestId, Span};
 
-use crate::client::Client;
+use crate::client::{Client, ClientSpec, End, Ended, NewCall};
 use crate::dist::Service;
 use crate::engine::Engine;
-use crate::measure::{Fact, Measure};
-use crate::network::{MessageId, Messages, Network};
-use crate::node::{MessageCost, Node};
+use crate::fault::{Fault, FaultKind};
+use crate::measure::{Fact, Kind, Measure};
+use crate::network::{Messages, Network, NetworkSpec};
+use crate::node::{Node, Process};
 use crate::random::{stream, stream_seed};
-use crate::workload::{Workload, WorkloadSpec};
-
-/// Something that happens.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Event {
-    /// The application submits its next request.
-    Offer,
-    /// A message reaches a node.
-    ToNode { message: MessageId },
-    /// A message reaches a client.
-    ToClient { message: MessageId },
-    /// A core is done.
-    Core { node: u32, core: u16 },
-    /// A gate's wake-up.
-    Gate { node: u32 },
-    /// A caller's wake-up.
-    Client { client: u32 },
-}
-
-/// What nodes and clients share: time, network, and the book of what happened.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) engine: Engine<Event>,
-    pub(crate) messages: Messages,
-    pub(crate) measure: Measure,
-    network: Network,
-    /// Which client has which id, sorted by id.
-    ids: Vec<(CallerId, u32)>,
-}
-
-impl Shared {
-    pub(crate) fn now(&self) -> Instant {
-        self.engine.now()
-    }
-
-    pub(crate) fn count(&mut self, fact: Fact) {
-        self.measure.count(self.engine.now(), fact);
-    }
-
-    pub(crate) fn launch_to_node(&mut self, message: MessageId) {
-        self.launch(message, Event::ToNode { message });
-    }
-
-    pub(crate) fn launch_to_client(&mut self, message: MessageId) {
-        self.launch(message, Event::ToClient { message });
-    }
-
-    fn launch(&mut self, message: MessageId, arrival: Event) {
-        match self.network.next() {
-            Some(delay) => self.engine.after(delay, arrival),
-            None => self.messages.free(message),
-        }
-    }
-
-    pub(crate) fn client_of(&self, caller: CallerId) -> Option<u32> {
-        let place = self.ids.binary_search_by_key(&caller, |(id, _)| *id).ok()?;
-        Some(self.ids[place].1)
-    }
-}
+use crate::shared::{Event, Shared};
+use crate::topology::Topology;
+use crate::workload::{Offer, Workload, WorkloadSpec};
 
 /// Everything that decides a run, except its seed.
 #[derive(Clone, Debug)]
@@ -83,83 +31,113 @@ pub struct Scenario {
     pub slo: Span,
     /// How many callers there are.
     pub callers: u32,
-    /// Cores of the server.
-    pub cores: u32,
-    /// How long serving takes.
-    pub service: Service,
-    /// What messages cost the server.
-    pub messages: MessageCost,
-    /// Time from sending to receiving and back.
-    pub rtt: Span,
+    /// Share of the callers that ignore windows and cursors: the first ones.
+    pub ignoring: f64,
+    /// The services.
+    pub topology: Topology,
+    /// What is between them.
+    pub network: NetworkSpec,
     /// What is offered.
     pub workload: WorkloadSpec,
-    /// The server's policy.
-    pub gate: GateConfig,
-    /// The callers' policy.
+    /// Policies of the servers, by service.
+    pub gates: Vec<GateConfig>,
+    /// The callers' policy, and that of servers that call others.
     pub caller: CallerConfig,
+    /// An attempt not answered after this has failed.
+    pub timeout: Option<Span>,
+    /// Requests that may be in the system at once, for the `ideal` yardstick: more are turned away
+    /// at no cost.
+    pub window: Option<u32>,
+    /// What goes wrong.
+    pub faults: Vec<Fault>,
     /// Length of a step of the series, if one is wanted.
     pub series: Option<Span>,
 }
 
 impl Scenario {
-    /// Requests per second that the server can answer if it does nothing in vain.
+    /// Requests per second that can be answered if nothing is done in vain.
     pub fn capacity(&self) -> f64 {
-        let each = self.service.mean + self.messages.receive + self.messages.send;
-        f64::from(self.cores) / each.as_secs_f64()
+        self.topology.capacity(&self.workload.mix)
+    }
+
+    /// How many of the callers ignore windows and cursors.
+    pub fn ignoring_callers(&self) -> u32 {
+        (f64::from(self.callers) * self.ignoring).round() as u32
+    }
+
+    /// Simulates the scenario and returns what was measured.
+    pub fn simulate(&self, seed: u64) -> Result<Measure, ConfigError> {
+        let mut world = World::new(self, seed)?;
+        world.start();
+        // What was submitted just before the end may still be answered in time.
+        let end = Instant::ZERO + self.duration;
+        while let Some(event) = world.shared.engine.next_before(end + self.slo) {
+            world.happen(event, end);
+        }
+        world.assert_conservation();
+        Ok(world.shared.measure)
     }
 }
 
-/// All nodes and clients of a run.
-struct World {
+/// All nodes and callers of a run.
+struct World<'a> {
+    scenario: &'a Scenario,
+    seed: u64,
+    sources: Vec<Client>,
     nodes: Vec<Node>,
-    clients: Vec<Client>,
+    /// The node that each client beyond the sources belongs to.
+    owners: Vec<u32>,
     workload: Workload,
+    /// Requests submitted and not ended.
+    in_system: u32,
     shared: Shared,
 }
 
-/// Simulates `scenario` and returns what was measured.
-pub fn simulate(scenario: &Scenario, seed: u64) -> Result<Measure, ConfigError> {
-    let mut world = World::new(scenario, seed)?;
-    let end = Instant::ZERO + scenario.duration;
-    world.start();
-    // What was submitted just before the end may still be answered in time.
-    while let Some(event) = world.shared.engine.next_before(end + scenario.slo) {
-        world.happen(event, end);
-    }
-    world.assert_conservation();
-    Ok(world.shared.measure)
-}
-
-impl World {
-    fn new(scenario: &Scenario, seed: u64) -> Result<Self, ConfigError> {
-        let from = Instant::ZERO + scenario.warmup;
-        let to = Instant::ZERO + scenario.duration;
-        let callers = scenario.callers as usize;
-        let gate = Gate::new(&scenario.gate, Instant::ZERO, stream_seed(seed, "gate"))?;
-        let mut seeds = stream(seed, "callers' choices");
-        let clients = (0..scenario.callers)
-            .map(|index| {
-                let caller = Caller::new(&scenario.caller, 1, Instant::ZERO, seeds.next_u64())?;
-                Ok(Client::new(index, caller, 0))
-            })
-            .collect::<Result<Vec<_>, ConfigError>>()?;
-        let mut ids: Vec<_> = clients.iter().zip(0..).map(|(c, n)| (c.caller.id(), n)).collect();
+impl<'a> World<'a> {
+    fn new(scenario: &'a Scenario, seed: u64) -> Result<Self, ConfigError> {
+        let topology = &scenario.topology;
+        let sources = sources(scenario, seed)?;
+        let (mut nodes, mut owners) = (Vec::new(), Vec::new());
+        let mut ids: Vec<_> = sources.iter().map(|c| (c.caller().id(), c.index())).collect();
+        let times: Rc<[Service]> = topology.services.iter().map(|s| s.time.clone()).collect();
+        for (service, spec) in topology.services.iter().enumerate() {
+            let shared_spec = Rc::new(spec.clone());
+            for _ in 0..spec.replicas {
+                let index = nodes.len() as u32;
+                let first = scenario.callers + owners.len() as u32;
+                let process = process(scenario, Instant::ZERO, seed, service, index, first, 0)?;
+                ids.extend(process.clients.iter().map(|c| (c.caller().id(), c.index())));
+                owners.extend(process.clients.iter().map(|_| index));
+                let rng = stream(seed, &format!("calls of {index}"));
+                let (spec, times) = (shared_spec.clone(), times.clone());
+                nodes.push(Node::new(index, service, spec, process, times, rng));
+            }
+        }
         ids.sort_unstable();
-        let workload = Workload::new(
-            scenario.workload.clone(),
-            scenario.service.clone(),
-            scenario.callers,
-            seed,
-        );
+        let workflows = scenario.workload.mix.iter().map(|(workflow, _)| workflow.0).max();
+        let measure = Measure::new(
+            Instant::ZERO + scenario.warmup,
+            Instant::ZERO + scenario.duration,
+            scenario.slo,
+        )
+        .of(sources.len(), usize::from(workflows.unwrap_or(0)) + 1, topology.services.len())
+        .with_series(scenario.series);
+        let time = topology.services[topology.entry].time.clone();
         Ok(Self {
-            nodes: vec![Node::new(0, gate, scenario.cores, scenario.messages)],
-            clients,
-            workload,
+            scenario,
+            seed,
+            sources,
+            nodes,
+            owners,
+            workload: Workload::new(scenario.workload.clone(), time, scenario.callers, seed),
+            in_system: 0,
             shared: Shared {
                 engine: Engine::new(),
                 messages: Messages::default(),
-                measure: Measure::new(from, to, scenario.slo, callers, scenario.series),
-                network: Network::new(scenario.rtt, Span::ZERO, 0.0, stream(seed, "network")),
+                measure,
+                network: Network::new(scenario.network, stream(seed, "network")),
+                outgoing: Default::default(),
+                ended: Default::default(),
                 ids,
             },
         })
@@ -169,20 +147,35 @@ impl World {
         for node in &mut self.nodes {
             node.start(&mut self.shared);
         }
+        for (fault, place) in self.scenario.faults.iter().zip(0..) {
+            let (begins, ends) = (fault.at, fault.at + fault.lasts);
+            self.shared.engine.at(begins, Event::Fault { fault: place, begins: true });
+            self.shared.engine.at(ends, Event::Fault { fault: place, begins: false });
+        }
         let first = self.workload.next_arrival();
         self.shared.engine.at(first, Event::Offer);
+        for client in 0..self.scenario.callers {
+            for _ in 0..self.workload.outstanding() {
+                self.think(client);
+            }
+        }
     }
 
     fn happen(&mut self, event: Event, end: Instant) {
         let shared = &mut self.shared;
         match event {
             Event::Offer => {
-                let offer = self.workload.draw(shared.now());
-                let client = &mut self.clients[offer.client as usize];
-                client.submit(shared, &offer.context, offer.service);
+                let offer = self.workload.draw(shared.now(), None);
+                self.offer(&offer);
                 let next = self.workload.next_arrival();
                 if next < end {
-                    shared.engine.at(next, Event::Offer);
+                    self.shared.engine.at(next, Event::Offer);
+                }
+            }
+            Event::Again { client } => {
+                if shared.now() < end {
+                    let offer = self.workload.draw(shared.now(), Some(client));
+                    self.offer(&offer);
                 }
             }
             Event::ToNode { message } => {
@@ -191,20 +184,138 @@ impl World {
             }
             Event::ToClient { message } => {
                 let client = shared.messages.get(message).client;
-                self.clients[client as usize].deliver(shared, message);
+                match self.owner(client) {
+                    Some(node) => self.nodes[node].deliver(&mut self.shared, message),
+                    None => {
+                        self.sources[client as usize].receive(&mut self.shared, message);
+                        self.settle();
+                    }
+                }
             }
-            Event::Core { node, core } => self.nodes[node as usize].core_done(shared, core),
+            Event::Core { node, core, life } => {
+                self.nodes[node as usize].core_done(shared, core, life);
+            }
             Event::Gate { node } => self.nodes[node as usize].wake(shared),
-            Event::Client { client } => self.clients[client as usize].wake(shared),
+            Event::Client { client } => match self.owner(client) {
+                Some(node) => self.nodes[node].wake_client(&mut self.shared, client),
+                None => {
+                    self.sources[client as usize].wake(&mut self.shared);
+                    self.settle();
+                }
+            },
+            Event::Timeout { client, call } => match self.owner(client) {
+                Some(node) => self.nodes[node].time_out(&mut self.shared, client, call),
+                None => {
+                    self.sources[client as usize].time_out(&mut self.shared, call);
+                    self.settle();
+                }
+            },
+            Event::Fault { fault, begins } => self.fault(usize::from(fault), begins),
+        }
+        debug_assert!(self.shared.outgoing.is_empty() && self.shared.ended.is_empty());
+    }
+
+    /// The node that a client belongs to, none if it is a source.
+    fn owner(&self, client: u32) -> Option<usize> {
+        let beyond = (client as usize).checked_sub(self.sources.len())?;
+        Some(self.owners[beyond] as usize)
+    }
+
+    /// The application submits a request.
+    fn offer(&mut self, offer: &Offer) {
+        let Offer { client, context, service } = *offer;
+        let kind = Kind { rank: context.rank, caller: client, workflow: context.workflow };
+        let now = self.shared.now();
+        self.shared.measure.offered(now, &kind);
+        if self.scenario.window.is_some_and(|window| self.in_system >= window) {
+            self.shared.count(Fact::Rejected);
+            return self.think(client);
+        }
+        self.in_system += 1;
+        let new = NewCall { context, service, parent: RequestId::NOWHERE };
+        self.sources[client as usize].submit(&mut self.shared, &new);
+        self.settle();
+    }
+
+    /// Sends what a source wants sent and books what has ended.
+    fn settle(&mut self) {
+        while let Some(message) = self.shared.outgoing.pop_front() {
+            self.shared.launch_to_node(message);
+        }
+        while let Some(ended) = self.shared.ended.pop_front() {
+            self.in_system -= 1;
+            self.book(&ended);
+            self.think(ended.client);
+        }
+    }
+
+    fn book(&mut self, ended: &Ended) {
+        let Ended { client, call, end } = ended;
+        let now = self.shared.now();
+        match end {
+            End::Answer => {
+                let kind = Kind { rank: call.rank, caller: *client, workflow: call.workflow };
+                self.shared.measure.answered(now, call.submitted, &kind);
+            }
+            End::Refuse(rejection) | End::Reject(rejection) if is_late(rejection.reason) => {
+                self.shared.count(Fact::Expired);
+            }
+            End::Refuse(_) => self.shared.measure.refused(now, call.submitted),
+            End::Reject(_) => self.shared.count(Fact::Rejected),
+            End::Fail => self.shared.count(Fact::Failed),
+        }
+    }
+
+    /// In a closed loop, the caller's next request follows after a while.
+    fn think(&mut self, client: u32) {
+        if let Some(think) = self.workload.think() {
+            self.shared.engine.after(think, Event::Again { client });
+        }
+    }
+
+    fn fault(&mut self, place: usize, begins: bool) {
+        let fault = &self.scenario.faults[place];
+        let first = self.scenario.topology.first_node(fault.service);
+        let nodes = match fault.replica {
+            Some(replica) => first + replica..first + replica + 1,
+            None => first..first + self.scenario.topology.services[fault.service].replicas,
+        };
+        let shared = &mut self.shared;
+        match fault.kind {
+            FaultKind::Loss(share) => {
+                let usual = self.scenario.network.loss;
+                shared.network.spec().loss = if begins { share } else { usual };
+            }
+            FaultKind::Jitter(most) => {
+                let usual = self.scenario.network.jitter;
+                shared.network.spec().jitter = if begins { most } else { usual };
+            }
+            FaultKind::Partition(share) => {
+                let clients = (f64::from(self.scenario.callers) * share).round() as u32;
+                shared.network.cut(clients, nodes, begins);
+            }
+            kind => {
+                for node in nodes {
+                    let target = &mut self.nodes[node as usize];
+                    if begins {
+                        target.suffer(shared, kind, fault.at + fault.lasts);
+                        continue;
+                    }
+                    let (first, life) = (target.first_client(), target.life());
+                    let (now, service) = (shared.now(), fault.service);
+                    let again = process(self.scenario, now, self.seed, service, node, first, life);
+                    target.recover(shared, kind, again.expect("it was built before"));
+                }
+            }
         }
     }
 
     /// Nothing is lost and nothing comes from nowhere: what was offered was answered, refused,
     /// rejected, expired or failed, or is still held or under way; what arrived at a gate was
-    /// served, refused or expired, or is still inside.
+    /// served, refused, expired or abandoned, or is still inside.
     fn assert_conservation(&self) {
         let total = &self.shared.measure.total;
-        let outstanding: u64 = self.clients.iter().map(Client::outstanding).sum();
+        let outstanding: u64 = self.sources.iter().map(Client::outstanding).sum();
         let ends = [Fact::Answered, Fact::Refused, Fact::Rejected, Fact::Expired, Fact::Failed];
         let ended: u64 = ends.iter().map(|fact| total.get(*fact)).sum();
         assert_eq!(
@@ -212,12 +323,66 @@ impl World {
             ended + outstanding,
             "offered = ended + outstanding; {total:?}"
         );
+        assert_eq!(outstanding, u64::from(self.in_system));
         let inside: u64 = self.nodes.iter().map(Node::inside).sum();
         let left = [Fact::Served, Fact::Dropped, Fact::DroppedLate, Fact::Abandoned];
         let left: u64 = left.iter().map(|fact| total.get(*fact)).sum();
         assert_eq!(total.get(Fact::Arrived), left + inside, "arrived = left + inside; {total:?}");
-        for node in &self.nodes {
-            node.gate.invariants();
+        for client in &self.sources {
+            client.caller().invariants();
         }
+    }
+}
+
+fn is_late(reason: Reason) -> bool {
+    reason == Reason::Expired
+}
+
+/// The callers outside.
+fn sources(scenario: &Scenario, seed: u64) -> Result<Vec<Client>, ConfigError> {
+    let topology = &scenario.topology;
+    let entry = &topology.services[topology.entry];
+    let ignoring = CallerConfig { throttle: ThrottleConfig::Open, ..scenario.caller.clone() };
+    let mut seeds = stream(seed, "callers' choices");
+    (0..scenario.callers)
+        .map(|index| {
+            let ignores = index < scenario.ignoring_callers();
+            let config = if ignores { &ignoring } else { &scenario.caller };
+            let replicas = entry.replicas as usize;
+            let caller = Caller::new(config, replicas, Instant::ZERO, seeds.next_u64())?;
+            Ok(Client::new(client_spec(scenario, index, 0, topology.entry), caller))
+        })
+        .collect()
+}
+
+/// What runs on a node, in its first life or a later one.
+fn process(
+    scenario: &Scenario,
+    now: Instant,
+    seed: u64,
+    service: usize,
+    node: u32,
+    first_client: u32,
+    life: u16,
+) -> Result<Process, ConfigError> {
+    let seed_of = |what: &str| stream_seed(seed, &format!("{what} {node} {life}"));
+    let gate = Gate::new(&scenario.gates[service], now, seed_of("gate"))?;
+    let callees = scenario.topology.services[service].callees();
+    let clients = callees.iter().zip(first_client..).map(|(callee, index)| {
+        let replicas = scenario.topology.services[*callee].replicas as usize;
+        let seed = seed_of(&format!("caller of {callee} on"));
+        let caller = Caller::new(&scenario.caller, replicas, now, seed)?;
+        Ok(Client::new(client_spec(scenario, index, life, *callee), caller))
+    });
+    Ok(Process { gate, clients: clients.collect::<Result<_, ConfigError>>()? })
+}
+
+fn client_spec(scenario: &Scenario, index: u32, life: u16, callee: usize) -> ClientSpec {
+    ClientSpec {
+        index,
+        life,
+        callee: callee as u32,
+        first_node: scenario.topology.first_node(callee),
+        timeout: scenario.timeout,
     }
 }

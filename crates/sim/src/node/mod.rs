@@ -5,7 +5,7 @@
 //! 1. **receive** a message, if any waits: costs core time; the gate hears of the arrival at the
 //!    end of it. Since it comes before everything else, enough messages leave no time for work:
 //!    receive livelock is possible here as it is in life.
-//! 2. **send** what the gate wants to be told to callers whose own core has moved on.
+//! 2. **send** what others have left to be sent: refusals of requests that waited, notices, calls.
 //! 3. **run** a request that the gate has started.
 //! 4. **dispatch** the gate, now that all that was ready has been read, and look again.
 //!
@@ -17,36 +17,59 @@
 //! The time a message has waited to be received is a stage before the gate's queue; the gate is
 //! told the age of the oldest.
 
+mod calls;
+mod trouble;
+
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use tidegate_core::gate::Action;
+use tidegate_core::rng::Rng;
 use tidegate_core::throttle::Answer;
 use tidegate_core::{
-    CallerId, Cost, Feedback, Gate, Instant, Outcome, Reason, RequestId, Span, Workflow,
+    CallerId, Context, Cost, Feedback, Gate, Instant, Outcome, Reason, Rejection, RequestId, Span,
+    Workflow,
 };
 
+use crate::client::Client;
+use crate::dist::Service;
+use crate::engine::Alarm;
 use crate::measure::Fact;
 use crate::network::{Body, MessageId, Reply};
-use crate::world::{Event, Shared};
+use crate::shared::{Event, Shared};
+use crate::topology::ServiceSpec;
 
 /// What handling messages costs a core.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MessageCost {
     /// Receiving one message.
     pub receive: Span,
-    /// Sending one message with one response, or a refusal, or a notice.
+    /// Sending one message with one response, or a refusal, a notice or a call.
     pub send: Span,
     /// Of which this much is for the response: a message with n of them costs
     /// `send + (n − 1) × response`.
     pub response: Span,
 }
 
+impl MessageCost {
+    /// Messages cost nothing.
+    pub const FREE: Self = Self { receive: Span::ZERO, send: Span::ZERO, response: Span::ZERO };
+}
+
 /// A server under simulation.
 #[derive(Debug)]
 pub(crate) struct Node {
     index: u32,
-    pub(crate) gate: Gate,
-    costs: MessageCost,
+    /// Number of its service.
+    service: usize,
+    spec: Rc<ServiceSpec>,
+    gate: Gate,
+    /// One client per service that it calls, numbered from `first_client` on.
+    clients: Vec<Client>,
+    first_client: u32,
+    /// How long all services take, by number, and the chance in it.
+    times: Rc<[Service]>,
+    call_times: Rng,
     cores: Vec<Work>,
     idle: Vec<u16>,
     /// Messages that nobody has received yet.
@@ -55,18 +78,26 @@ pub(crate) struct Node {
     ready: VecDeque<RequestId>,
     /// What the gate's requests are, by the place of their id.
     jobs: Vec<Job>,
+    /// Requests in the gate, and those of them that wait for calls of their own.
+    inside: u64,
+    paused: u64,
     /// By client.
     outboxes: Vec<Outbox>,
-    /// Clients that are to be sent to as soon as a core is free.
-    outgoing: VecDeque<u32>,
+    /// What is to be sent as soon as a core is free.
+    outgoing: VecDeque<Out>,
     /// Whether the gate has heard of anything since its last dispatch.
     news: bool,
-    /// The wake-up that is scheduled.
-    armed: Instant,
+    alarm: Alarm,
     /// Last told to the gate.
     stage_delay: Span,
-    /// How many times longer everything takes than it should.
-    slowness: f64,
+    trouble: trouble::Trouble,
+}
+
+/// What a node consists of that a restart replaces.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) gate: Gate,
+    pub(crate) clients: Vec<Client>,
 }
 
 /// What a core does.
@@ -76,14 +107,36 @@ enum Work {
     Receive(MessageId),
     Run(RequestId),
     Send { client: u32, replies: u32 },
+    Call(MessageId),
+}
+
+/// Something to send.
+#[derive(Clone, Copy, Debug)]
+enum Out {
+    /// What is in this client's outbox.
+    Replies(u32),
+    /// A message of a client of ours.
+    Call(MessageId),
 }
 
 /// A request inside this node.
 #[derive(Clone, Copy, Debug)]
 struct Job {
     client: u32,
+    life: u16,
     call: RequestId,
-    service: Span,
+    context: Context,
+    /// Core time until its present step ends.
+    step: Span,
+    /// Core time it has had.
+    spent: Span,
+    /// Stages of calls it has begun.
+    stage: u16,
+    /// Calls of the present stage that have not ended.
+    pending: u16,
+    /// How a call of its own failed.
+    failed: Option<Rejection>,
+    broken: bool,
 }
 
 /// Responses to one client that are ready to be sent.
@@ -99,23 +152,37 @@ struct Outbox {
 }
 
 impl Node {
-    pub(crate) fn new(index: u32, gate: Gate, cores: u32, costs: MessageCost) -> Self {
-        let idle = (0..cores).rev().map(|core| u16::try_from(core).expect("at most 65,536 cores"));
+    pub(crate) fn new(
+        index: u32,
+        service: usize,
+        spec: Rc<ServiceSpec>,
+        process: Process,
+        times: Rc<[Service]>,
+        call_times: Rng,
+    ) -> Self {
+        let cores = u16::try_from(spec.cores).expect("plans have at most 65,535 cores");
         Self {
             index,
-            gate,
-            costs,
-            cores: vec![Work::Nothing; cores as usize],
-            idle: idle.collect(),
+            service,
+            gate: process.gate,
+            first_client: process.clients.first().map_or(0, Client::index),
+            clients: process.clients,
+            times,
+            call_times,
+            cores: vec![Work::Nothing; usize::from(cores)],
+            idle: (0..cores).rev().collect(),
             packets: VecDeque::new(),
             ready: VecDeque::new(),
             jobs: Vec::new(),
+            inside: 0,
+            paused: 0,
             outboxes: Vec::new(),
             outgoing: VecDeque::new(),
             news: false,
-            armed: Instant::FAR,
+            alarm: Alarm::default(),
             stage_delay: Span::ZERO,
-            slowness: 1.0,
+            trouble: trouble::Trouble::none(cores),
+            spec,
         }
     }
 
@@ -128,6 +195,9 @@ impl Node {
 
     /// A message has reached the network card.
     pub(crate) fn deliver(&mut self, shared: &mut Shared, id: MessageId) {
+        if self.trouble.is_down() {
+            return shared.lose(id);
+        }
         shared.messages.get_mut(id).arrived = shared.now();
         shared.count(Fact::Received);
         self.packets.push_back(id);
@@ -136,22 +206,29 @@ impl Node {
 
     /// The moment the gate asked for has come.
     pub(crate) fn wake(&mut self, shared: &mut Shared) {
-        if self.armed != shared.now() {
+        if !self.alarm.rings(shared.now()) {
             return;
         }
-        self.armed = Instant::FAR;
         self.news = true;
         self.use_idle_core(shared);
     }
 
     /// A core has done what it was doing.
-    pub(crate) fn core_done(&mut self, shared: &mut Shared, core: u16) {
+    pub(crate) fn core_done(&mut self, shared: &mut Shared, core: u16, life: u16) {
+        if life != self.trouble.life() || self.trouble.defers(shared, self.index, core) {
+            return;
+        }
         let work = std::mem::replace(&mut self.cores[usize::from(core)], Work::Nothing);
         let answered = match work {
             Work::Nothing => unreachable!("an idle core has nothing to end"),
             Work::Receive(id) => self.received(shared, id),
             Work::Run(id) => self.ran(shared, id),
             Work::Send { client, replies } => self.sent(shared, client, replies),
+            Work::Call(message) => {
+                shared.count(Fact::Sent);
+                shared.launch_to_node(message);
+                None
+            }
         };
         match answered {
             Some(client) => self.send(shared, core, client),
@@ -159,86 +236,140 @@ impl Node {
         }
     }
 
-    /// Requests in the gate, for conservation.
+    /// Requests in the gate.
     pub(crate) fn inside(&self) -> u64 {
-        u64::from(self.gate.running()) + self.gate.waiting() as u64
+        if self.trouble.is_down() {
+            return 0;
+        }
+        let known = u64::from(self.gate.running()) + self.gate.waiting() as u64 + self.paused;
+        assert_eq!(known, self.inside, "the gate and its driver agree on what is inside");
+        self.gate.invariants();
+        self.inside
     }
 
     // === what ends; each returns the client to send to at once, if any ===
 
     fn received(&mut self, shared: &mut Shared, id: MessageId) -> Option<u32> {
         let now = shared.now();
-        let message = shared.messages.get(id);
-        let (client, arrived, body) = (message.client, message.arrived, message.body);
-        shared.messages.free(id);
         self.tell_stage_delay(shared);
-        let (call, context, service) = match body {
-            Body::Request { call, context, service } => (call, context, service),
+        let message = shared.messages.get(id);
+        let (client, arrived) = (message.client, message.arrived);
+        match message.body {
+            Body::Request { call, context, service, life } => {
+                shared.messages.free(id);
+                let job = Job {
+                    client,
+                    life,
+                    call,
+                    context,
+                    step: service,
+                    spent: Span::ZERO,
+                    stage: 0,
+                    pending: 0,
+                    failed: None,
+                    broken: false,
+                };
+                self.arrived(shared, arrived, job)
+            }
             Body::Report { context } => {
+                shared.messages.free(id);
                 self.gate.on_report(now, &context);
                 self.news = true;
-                return None;
+                None
             }
-            Body::Replies { .. } => unreachable!("replies go to clients"),
-        };
-        shared.count(Fact::Arrived);
-        let outbox = self.outbox(client);
-        (outbox.caller, outbox.workflow) = (context.caller, context.workflow);
+            Body::Replies { .. } => {
+                self.answered(shared, id);
+                None
+            }
+        }
+    }
+
+    fn arrived(&mut self, shared: &mut Shared, arrived: Instant, job: Job) -> Option<u32> {
+        shared.count_at(self.service, Fact::Arrived);
+        let outbox = self.outbox(job.client);
+        (outbox.caller, outbox.workflow) = (job.context.caller, job.context.workflow);
         self.news = true;
-        let verdict = self.gate.arrive_stamped(now, arrived, &context);
-        // It may have pushed out another, whose place it now has: that one is answered first.
-        self.act(shared);
-        match verdict {
+        match self.gate.arrive_stamped(shared.now(), arrived, &job.context) {
             Ok(id) => {
-                let job = Job { client, call, service };
                 if id.index() >= self.jobs.len() {
                     self.jobs.resize(id.index() + 1, job);
                 }
                 self.jobs[id.index()] = job;
+                self.inside += 1;
                 None
             }
             Err(rejection) => {
-                shared.count(dropped(rejection.reason));
-                self.post(client, Reply { call, answer: Answer::Refused(rejection) })
+                shared.count_at(self.service, dropped(rejection.reason));
+                self.post(&job, Answer::Refused(rejection))
             }
         }
     }
 
     fn ran(&mut self, shared: &mut Shared, id: RequestId) -> Option<u32> {
+        let job = &mut self.jobs[id.index()];
+        job.spent += job.step;
+        let calls = self.spec.calls_for(job.context.workflow).len();
+        if usize::from(job.stage) < calls {
+            self.begin_calls(shared, id);
+            return None;
+        }
+        self.end(shared, id)
+    }
+
+    /// The request has come to its end, good or bad.
+    fn end(&mut self, shared: &mut Shared, id: RequestId) -> Option<u32> {
         let job = self.jobs[id.index()];
-        self.gate.finish(shared.now(), id, Outcome::Serve, Cost::from(job.service));
+        // A refusal by somebody further down is an answer all the same, and cost what it cost.
+        self.gate.finish(shared.now(), id, Outcome::Serve, Cost::from(job.spent));
+        self.inside -= 1;
         self.news = true;
-        shared.count(Fact::Served);
-        self.post(job.client, Reply { call: job.call, answer: Answer::Done(Outcome::Serve) })
+        let answer = match job.failed {
+            Some(rejection) => Answer::Refused(rejection),
+            None if job.broken => Answer::Done(Outcome::Fail),
+            None => Answer::Done(Outcome::Serve),
+        };
+        let served = answer == Answer::Done(Outcome::Serve);
+        shared.count_at(self.service, if served { Fact::Served } else { Fact::Abandoned });
+        shared.measure.worked(shared.engine.now(), self.service, job.spent, served);
+        self.post(&job, answer)
     }
 
     fn sent(&mut self, shared: &mut Shared, client: u32, replies: u32) -> Option<u32> {
-        let now = shared.now();
         let outbox = &mut self.outboxes[client as usize];
         let notice = outbox.notice.take();
-        let feedback = if replies == 0 {
+        let mut feedback = if replies == 0 {
             notice
         } else {
-            Some(self.gate.feedback(now, outbox.caller, outbox.workflow))
+            Some(self.gate.feedback(shared.now(), outbox.caller, outbox.workflow))
         };
+        if self.trouble.loses_feedback(shared) {
+            feedback = None;
+        }
         let message = shared.messages.put(client, self.index, Body::Replies { feedback });
         let carried = outbox.replies.drain(..replies as usize);
         shared.messages.get_mut(message).replies.extend(carried);
+        outbox.busy = !outbox.replies.is_empty() || outbox.notice.is_some();
+        let more = outbox.busy.then_some(client);
         shared.count(Fact::Sent);
         shared.launch_to_client(message);
-        outbox.busy = !outbox.replies.is_empty() || outbox.notice.is_some();
-        outbox.busy.then_some(client)
+        more
     }
 
     // === what begins ===
 
     fn use_idle_core(&mut self, shared: &mut Shared) {
+        if self.trouble.is_paused(shared.now()) {
+            return;
+        }
         if let Some(core) = self.idle.pop() {
             self.find_work(shared, core);
         }
     }
 
     fn find_work(&mut self, shared: &mut Shared, core: u16) {
+        if self.trouble.parks(core) {
+            return;
+        }
         if !self.take_work(shared, core) {
             if !self.news {
                 return self.idle.push(core);
@@ -248,21 +379,28 @@ impl Node {
                 return self.idle.push(core);
             }
         }
-        // What a dispatch started may be enough for others as well.
-        while !(self.ready.is_empty() && self.outgoing.is_empty()) {
+        // What there is may be enough for others as well.
+        while self.has_work() {
             let Some(other) = self.idle.pop() else { break };
             self.take_work(shared, other);
         }
     }
 
+    fn has_work(&self) -> bool {
+        !(self.ready.is_empty() && self.outgoing.is_empty() && self.packets.is_empty())
+    }
+
     /// Gives `core` something to do; false if there is nothing.
     fn take_work(&mut self, shared: &mut Shared, core: u16) -> bool {
         if let Some(id) = self.packets.pop_front() {
-            self.occupy(shared, core, Work::Receive(id), self.costs.receive);
-        } else if let Some(client) = self.outgoing.pop_front() {
-            self.send(shared, core, client);
+            self.occupy(shared, core, Work::Receive(id), self.spec.messages.receive);
+        } else if let Some(out) = self.outgoing.pop_front() {
+            match out {
+                Out::Replies(client) => self.send(shared, core, client),
+                Out::Call(id) => self.occupy(shared, core, Work::Call(id), self.spec.messages.send),
+            }
         } else if let Some(id) = self.ready.pop_front() {
-            self.occupy(shared, core, Work::Run(id), self.jobs[id.index()].service);
+            self.occupy(shared, core, Work::Run(id), self.jobs[id.index()].step);
         } else {
             return false;
         }
@@ -271,57 +409,54 @@ impl Node {
 
     fn send(&mut self, shared: &mut Shared, core: u16, client: u32) {
         let replies = self.outboxes[client as usize].replies.len() as u32;
-        let more = f64::from(replies.saturating_sub(1));
-        let cost = self.costs.send + self.costs.response.scale(more);
+        let MessageCost { send, response, .. } = self.spec.messages;
+        let more = response.as_nanos() * u64::from(replies.saturating_sub(1));
+        let cost = send + Span::from_nanos(more);
         self.occupy(shared, core, Work::Send { client, replies }, cost);
     }
 
     fn occupy(&mut self, shared: &mut Shared, core: u16, work: Work, cost: Span) {
-        let cost = if self.slowness == 1.0 { cost } else { cost.scale(self.slowness) };
+        let cost = self.trouble.stretch(cost);
         self.cores[usize::from(core)] = work;
         let now = shared.now();
-        shared.measure.busy(now, now + cost);
-        shared.engine.after(cost, Event::Core { node: self.index, core });
+        shared.measure.busy(self.service, now, now + cost);
+        let life = self.trouble.life();
+        shared.engine.after(cost, Event::Core { node: self.index, core, life });
     }
 
     fn dispatch(&mut self, shared: &mut Shared) {
         self.news = false;
         self.gate.dispatch(shared.now());
-        self.act(shared);
-        self.arm(shared);
-    }
-
-    /// Does what the gate wants done.
-    fn act(&mut self, shared: &mut Shared) {
         while let Some(action) = self.gate.poll() {
             match action {
                 Action::Start { id, degraded: _ } => self.ready.push_back(id),
                 Action::Refuse { id, rejection } => {
-                    shared.count(dropped(rejection.reason));
-                    let Job { client, call, .. } = self.jobs[id.index()];
-                    let reply = Reply { call, answer: Answer::Refused(rejection) };
-                    let client = self.post(client, reply);
-                    self.outgoing.extend(client);
+                    shared.count_at(self.service, dropped(rejection.reason));
+                    self.inside -= 1;
+                    let job = self.jobs[id.index()];
+                    let client = self.post(&job, Answer::Refused(rejection));
+                    self.outgoing.extend(client.map(Out::Replies));
                 }
                 Action::Notify { caller, feedback } => {
                     let Some(client) = shared.client_of(caller) else { continue };
                     let outbox = self.outbox(client);
                     outbox.notice = Some(feedback);
                     if !std::mem::replace(&mut outbox.busy, true) {
-                        self.outgoing.push_back(client);
+                        self.outgoing.push_back(Out::Replies(client));
                     }
                 }
             }
         }
+        self.arm(shared);
     }
 
     // === helpers ===
 
     /// Puts a response into the client's outbox. Returns the client unless someone sends already.
-    fn post(&mut self, client: u32, reply: Reply) -> Option<u32> {
-        let outbox = self.outbox(client);
-        outbox.replies.push(reply);
-        (!std::mem::replace(&mut outbox.busy, true)).then_some(client)
+    fn post(&mut self, job: &Job, answer: Answer) -> Option<u32> {
+        let outbox = self.outbox(job.client);
+        outbox.replies.push(Reply { call: job.call, life: job.life, answer });
+        (!std::mem::replace(&mut outbox.busy, true)).then_some(job.client)
     }
 
     fn outbox(&mut self, client: u32) -> &mut Outbox {
@@ -343,9 +478,10 @@ impl Node {
     }
 
     fn arm(&mut self, shared: &mut Shared) {
-        if let Some(at) = self.gate.next_wakeup().filter(|at| *at < self.armed) {
-            self.armed = at.max(shared.now());
-            shared.engine.at(self.armed, Event::Gate { node: self.index });
+        if let Some(at) = self.gate.next_wakeup().map(|at| at.max(shared.now())) {
+            if self.alarm.set(at) {
+                shared.engine.at(at, Event::Gate { node: self.index });
+            }
         }
     }
 }

@@ -7,28 +7,35 @@ use tidegate_core::Span;
 use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
 
-use crate::plan::PlanError;
+use super::PlanError;
 
 /// Problems of a plan, each once, in the order they were found.
 #[derive(Debug)]
 pub(crate) struct Problems {
-    /// Line of every key, by its path.
-    lines: BTreeMap<String, usize>,
+    /// Where every key is, by its path.
+    lines: BTreeMap<String, String>,
     found: Vec<String>,
 }
 
 impl Problems {
     pub(crate) fn new(text: &str) -> Self {
-        let mut lines = BTreeMap::new();
+        let mut problems = Self { lines: BTreeMap::new(), found: Vec::new() };
+        problems.add_lines("", text);
+        problems
+    }
+
+    /// Keys may also come from another file.
+    pub(crate) fn add_lines(&mut self, file: &str, text: &str) {
         if let Ok(table) = DeTable::parse(text) {
-            find_lines(table.get_ref(), "", text, &mut lines);
+            let space = if file.is_empty() { "" } else { " " };
+            let place = |line: usize| format!("{file}{space}line {line}");
+            find_lines(table.get_ref(), "", text, &place, &mut self.lines);
         }
-        Self { lines, found: Vec::new() }
     }
 
     /// Notes that the value at `path` has a problem.
     pub(crate) fn note(&mut self, path: &str, problem: &str) {
-        let line = self.line(path).map_or(String::new(), |line| format!("line {line}: "));
+        let line = self.line(path).map_or(String::new(), |line| format!("{line}: "));
         let space = if path.is_empty() || problem.is_empty() { "" } else { " " };
         let text = format!("{line}{path}{space}{problem}");
         // A grid reads the same lines many times.
@@ -38,8 +45,8 @@ impl Problems {
     }
 
     /// The line of `path`, or of the table it should be in.
-    fn line(&self, path: &str) -> Option<usize> {
-        self.lines.get(path).copied().or_else(|| self.line(path.rsplit_once('.')?.0))
+    fn line(&self, path: &str) -> Option<&str> {
+        self.lines.get(path).map(String::as_str).or_else(|| self.line(path.rsplit_once('.')?.0))
     }
 
     pub(crate) fn into_result(self) -> Result<(), PlanError> {
@@ -47,13 +54,28 @@ impl Problems {
     }
 }
 
-fn find_lines(table: &DeTable<'_>, path: &str, text: &str, lines: &mut BTreeMap<String, usize>) {
+fn find_lines(
+    table: &DeTable<'_>,
+    path: &str,
+    text: &str,
+    place: &impl Fn(usize) -> String,
+    lines: &mut BTreeMap<String, String>,
+) {
     for (key, value) in table.iter() {
         let path = join(path, key.get_ref());
         let before = &text.as_bytes()[..key.span().start.min(text.len())];
-        lines.insert(path.clone(), 1 + before.iter().filter(|byte| **byte == b'\n').count());
-        if let DeValue::Table(inner) = value.get_ref() {
-            find_lines(inner, &path, text, lines);
+        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+        lines.entry(path.clone()).or_insert_with(|| place(line));
+        match value.get_ref() {
+            DeValue::Table(inner) => find_lines(inner, &path, text, place, lines),
+            DeValue::Array(values) => {
+                for (n, value) in values.iter().enumerate() {
+                    if let DeValue::Table(inner) = value.get_ref() {
+                        find_lines(inner, &join(&path, &n.to_string()), text, place, lines);
+                    }
+                }
+            }
+            _ => {}
         }
     }
 }
@@ -120,6 +142,11 @@ impl<'a> Reader<'a> {
         })
     }
 
+    /// A time that need not be there.
+    pub(crate) fn some_span(&mut self, key: &str) -> Option<Span> {
+        self.has(key).then(|| self.span(key, Span::ZERO))
+    }
+
     pub(crate) fn number(&mut self, key: &str, default: f64, low: f64, high: f64) -> f64 {
         let number = match self.value(key) {
             None => return default,
@@ -180,6 +207,11 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// The keys there are.
+    pub(crate) fn keys(&self) -> Vec<String> {
+        self.table.keys().cloned().collect()
+    }
+
     /// Reads every table in this one.
     pub(crate) fn each_table(&mut self, mut read: impl FnMut(&str, &mut Reader<'_>)) {
         let table = self.table;
@@ -189,6 +221,23 @@ impl<'a> Reader<'a> {
                 Value::Table(inner) => self.inside(key, inner, |reader| read(key, reader)),
                 _ => self.note(key, "is not a table"),
             }
+        }
+    }
+
+    /// Reads every table of the list at `key`, if there is one.
+    pub(crate) fn tables(&mut self, key: &str, mut read: impl FnMut(&mut Reader<'_>)) {
+        match self.value(key) {
+            None => {}
+            Some(Value::Array(values)) => {
+                for (n, value) in values.iter().enumerate() {
+                    let path = join(key, &n.to_string());
+                    match value {
+                        Value::Table(table) => self.inside(&path, table, &mut read),
+                        _ => self.note(&path, "is not a table"),
+                    }
+                }
+            }
+            Some(_) => self.note(key, "is not a list of tables"),
         }
     }
 

@@ -1,0 +1,256 @@
+//! Plans: experiments written in TOML, each a grid of runs.
+//!
+//! ```toml
+//! duration = "1.5s"            # of simulated time
+//! warmup = "0.5s"              # not measured
+//! slo = "200us"
+//! policy = ["open"]            # which of [policies] to run; one run each
+//! load = [0.5, 1.2, 2.0]       # offered ÷ capacity
+//! callers = 1000
+//!
+//! [service]
+//! cores = 10
+//! time = "10us"                # mean
+//! distribution = "exponential"
+//! receive = "0.9us"            # core time per message received
+//! send = "0.86us"              # core time per message sent
+//!
+//! [network]
+//! rtt = "10us"
+//!
+//! [policies.open.gate]         # the blocks of the library and the sidecar, as they are;
+//! [policies.open.caller]       # times may also be given as "0.4 slo" or "2 rtt"
+//!
+//! [caller.retry]               # what all policies have unless their own block says otherwise
+//! attempts = 1
+//!
+//! [sweep]                      # any other value, each of the list in turn
+//! "service.time" = ["1us", "10us"]
+//! ```
+//!
+//! `include = "policies/standard.toml"` adds what that file has beyond the plan; a policy called
+//! `ideal` needs no block (see [`crate::ideal`]). The plan that `tidegate sim new` writes explains
+//! every key.
+//!
+//! All that is wrong with a plan is told at once, with line numbers.
+
+mod point;
+mod reader;
+mod replay;
+
+use std::fmt;
+use std::path::Path;
+
+use toml::{Table, Value};
+
+use crate::world::Scenario;
+use reader::Problems;
+
+/// An experiment: a grid of runs.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What it is called.
+    pub name: String,
+    /// The seed of all runs.
+    pub seed: u64,
+    /// The runs, in the order in which they are reported.
+    pub points: Vec<Point>,
+}
+
+/// One run of a plan.
+#[derive(Clone, Debug)]
+pub struct Point {
+    /// The policy's name in the plan.
+    pub policy: String,
+    /// The swept values, by path.
+    pub values: Vec<(String, Value)>,
+    /// Names of the workflows, by number.
+    pub workflows: Vec<String>,
+    /// Whether the run is the yardstick: the best window of a gate that knows everything.
+    pub ideal: bool,
+    /// Everything else.
+    pub scenario: Scenario,
+}
+
+/// What is wrong with a plan: never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanError(pub Vec<String>);
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("\n"))
+    }
+}
+
+impl std::error::Error for PlanError {}
+
+/// Most runs of one plan: beyond that somebody mistyped a range.
+const POINTS: usize = 100_000;
+
+impl Plan {
+    /// Reads a plan called `name`, with some values set otherwise: `path=value`, where the value is
+    /// TOML, or text if it is none. Files that the plan names are looked for in `folder`.
+    pub fn parse(
+        name: &str,
+        text: &str,
+        sets: &[String],
+        folder: &Path,
+    ) -> Result<Self, PlanError> {
+        let mut problems = Problems::new(text);
+        let mut table: Table = match toml::from_str(text) {
+            Ok(table) => table,
+            Err(error) => return Err(PlanError(vec![error.to_string().trim_end().to_owned()])),
+        };
+        include(&mut table, folder, &mut problems);
+        for set in sets {
+            apply(&mut table, set, &mut problems);
+        }
+        let plan = Self::read(name, &table, folder, &mut problems);
+        problems.into_result().map(|()| plan)
+    }
+
+    fn read(name: &str, table: &Table, folder: &Path, problems: &mut Problems) -> Self {
+        let axes = axes(table, problems);
+        let seed = match table.get("seed") {
+            None => 1,
+            Some(Value::Integer(seed)) => *seed as u64,
+            Some(_) => {
+                problems.note("seed", "is not a whole number");
+                1
+            }
+        };
+        let count: usize = axes.iter().map(|(_, values)| values.len()).product();
+        if count > POINTS {
+            problems.note("", &format!("the plan has {count} runs, at most {POINTS} are allowed"));
+        }
+        let mut points = Vec::new();
+        for number in 0..count.min(POINTS) {
+            let values = coordinates(&axes, number);
+            let mut table = table.clone();
+            for (path, value) in &values {
+                if let Err(reason) = set(&mut table, path, value.clone()) {
+                    problems.note(path, &reason);
+                }
+            }
+            let point = point::read(&table, values, folder, problems);
+            points.push(point);
+        }
+        Self { name: name.to_owned(), seed, points }
+    }
+}
+
+/// Adds what the files that the plan includes have beyond it.
+fn include(table: &mut Table, folder: &Path, problems: &mut Problems) {
+    let files = match table.get("include") {
+        None => return,
+        Some(Value::Array(files)) => files.clone(),
+        Some(file) => vec![file.clone()],
+    };
+    for file in files {
+        let Some(name) = file.as_str() else {
+            problems.note("include", "is not the name of a file");
+            continue;
+        };
+        let text = std::fs::read_to_string(folder.join(name)).map_err(|error| error.to_string());
+        let parsed = text.and_then(|text| {
+            let table = toml::from_str::<Table>(&text).map_err(|error| error.to_string());
+            table.map(|table| (text, table))
+        });
+        match parsed {
+            Ok((text, base)) => {
+                problems.add_lines(name, &text);
+                underlay(table, &base);
+            }
+            Err(error) => problems.note("include", &format!("{name}: {}", error.trim_end())),
+        }
+    }
+}
+
+/// Fills in what `table` does not have from `base`, at every depth.
+fn underlay(table: &mut Table, base: &Table) {
+    for (key, value) in base {
+        match (table.get_mut(key), value) {
+            (None, _) => {
+                table.insert(key.clone(), value.clone());
+            }
+            (Some(Value::Table(own)), Value::Table(base)) => underlay(own, base),
+            (Some(_), _) => {}
+        }
+    }
+}
+
+/// The swept values: `policy`, then the other top-level ranges, then `[sweep]`.
+fn axes(table: &Table, problems: &mut Problems) -> Vec<(String, Vec<Value>)> {
+    let mut axes = Vec::new();
+    for path in ["policy", "load", "callers"] {
+        match table.get(path) {
+            Some(Value::Array(values)) => axes.push((path.to_owned(), values.clone())),
+            Some(value) => axes.push((path.to_owned(), vec![value.clone()])),
+            None if path == "policy" => {
+                problems.note(path, "is missing: which of [policies] to run")
+            }
+            None => {}
+        }
+    }
+    for (path, values) in table.get("sweep").and_then(Value::as_table).into_iter().flatten() {
+        match values {
+            Value::Array(values) => axes.push((path.clone(), values.clone())),
+            value => axes.push((path.clone(), vec![value.clone()])),
+        }
+    }
+    for (path, values) in &axes {
+        if values.is_empty() {
+            problems.note(path, "has no values");
+        }
+    }
+    axes
+}
+
+/// The values of run `number`; the last axis moves fastest.
+fn coordinates(axes: &[(String, Vec<Value>)], mut number: usize) -> Vec<(String, Value)> {
+    let mut values = Vec::new();
+    for (path, choices) in axes.iter().rev() {
+        values.push((path.clone(), choices[number % choices.len()].clone()));
+        number /= choices.len();
+    }
+    values.reverse();
+    values
+}
+
+/// Applies one `path=value`.
+fn apply(table: &mut Table, text: &str, problems: &mut Problems) {
+    let Some((path, value)) = text.split_once('=') else {
+        return problems.note("", &format!("--set {text}: write path=value"));
+    };
+    let (path, value) = (path.trim(), value.trim());
+    let parsed = toml::from_str::<Table>(&format!("value = {value}"))
+        .ok()
+        .and_then(|mut table| table.remove("value"))
+        .unwrap_or_else(|| Value::String(value.to_owned()));
+    // A value that was swept is no longer.
+    if let Some(sweep) = table.get_mut("sweep").and_then(Value::as_table_mut) {
+        if sweep.contains_key(path) {
+            sweep.insert(path.to_owned(), parsed);
+            return;
+        }
+    }
+    if let Err(reason) = set(table, path, parsed) {
+        problems.note("", &format!("--set {text}: {reason}"));
+    }
+}
+
+/// Sets the value at a dotted path, making tables on the way.
+fn set(table: &mut Table, path: &str, value: Value) -> Result<(), String> {
+    match path.split_once('.') {
+        None => {
+            table.insert(path.to_owned(), value);
+            Ok(())
+        }
+        Some((first, rest)) => {
+            match table.entry(first).or_insert_with(|| Value::Table(Table::new())) {
+                Value::Table(inner) => set(inner, rest, value),
+                _ => Err(format!("{first} is not a table")),
+            }
+        }
+    }
+}

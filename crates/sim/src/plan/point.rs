@@ -1,0 +1,616 @@
+//! One run of a plan, read from its table with the swept values in place.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use tidegate_core::admission::AdmissionConfig;
+use tidegate_core::caller::CallerConfig;
+use tidegate_core::config::ConfigError;
+use tidegate_core::context::Workflows;
+use tidegate_core::gate::GateConfig;
+use tidegate_core::retry::RetryConfig;
+use tidegate_core::slots::SlotsConfig;
+use tidegate_core::throttle::ThrottleConfig;
+use tidegate_core::{Instant, Span, Workflow};
+use toml::{Table, Value};
+
+use super::reader::{Problems, Reader};
+use super::{Point, replay, underlay};
+use crate::dist::{Dist, Service};
+use crate::fault::{Fault, FaultKind};
+use crate::network::NetworkSpec;
+use crate::node::MessageCost;
+use crate::topology::{Calls, ServiceSpec, Topology};
+use crate::workload::{Arrivals, CostByRank, Profile, Ranks, WorkloadSpec};
+use crate::world::Scenario;
+
+/// The policy that needs no block: the yardstick.
+const IDEAL: &str = "ideal";
+
+pub(super) fn read(
+    table: &Table,
+    values: Vec<(String, Value)>,
+    folder: &Path,
+    problems: &mut Problems,
+) -> Point {
+    let mut root = Reader::new(table, problems);
+    for key in ["seed", "sweep", "include"] {
+        root.known(key);
+    }
+    let policy = root.text("policy", "");
+    let callers = root.whole("callers", 1, 1, 10_000_000) as u32;
+    let mut network = NetworkSpec::default();
+    root.table("network", |table| network = read_network(table));
+    let mut work = Work::default();
+    root.table("workload", |table| work = read_workload(table, folder));
+    let mut topology = read_topology(&mut root, &work.names);
+    if let Arrivals::Replay(log) = &work.spec.arrivals {
+        let total: u64 = log.iter().map(|line| line.service.as_nanos()).sum();
+        topology.services[topology.entry].time.mean =
+            Span::from_nanos(total / log.len().max(1) as u64);
+    }
+    let (slo, load) = (read_slo(&mut root, &topology, network.rtt), read_load(&mut root));
+    let mut spec = work.spec;
+    let capacity = topology.capacity(&spec.mix);
+    let rate = load.rate(capacity);
+    spec.profile = Profile::constant(rate);
+    for step in &work.steps {
+        spec.profile.then(step.at, step.load * capacity, step.over);
+    }
+    let (warmup, duration) = read_times(&mut root, &spec, rate);
+    let faults = read_faults(&mut root, &topology);
+    let (gates, caller) = read_policies(&mut root, &policy, &topology, slo, network.rtt);
+    root.finish();
+    Point {
+        ideal: policy == IDEAL,
+        policy,
+        values,
+        workflows: work.names,
+        scenario: Scenario {
+            duration,
+            warmup,
+            slo,
+            callers,
+            ignoring: work.ignoring,
+            topology,
+            network,
+            workload: spec,
+            gates,
+            caller,
+            timeout: work.timeout,
+            window: None,
+            faults,
+            series: None,
+        },
+    }
+}
+
+// === time and load ===
+
+/// How much is offered.
+enum Load {
+    OfCapacity(f64),
+    PerSecond(f64),
+}
+
+impl Load {
+    fn rate(&self, capacity: f64) -> f64 {
+        match self {
+            Self::OfCapacity(load) => load * capacity,
+            Self::PerSecond(rate) => *rate,
+        }
+    }
+}
+
+fn read_load(root: &mut Reader<'_>) -> Load {
+    if root.has("rate") {
+        if root.has("load") {
+            root.note("rate", "and load say the same thing twice: give one of them");
+        }
+        root.known("load");
+        return Load::PerSecond(root.number("rate", 1.0, 0.0, 1e12));
+    }
+    Load::OfCapacity(root.number("load", 1.0, 0.0, 1e6))
+}
+
+/// `slo` as it is given, else ten times service and round trip (Breakwater §5.1).
+fn read_slo(root: &mut Reader<'_>, topology: &Topology, rtt: Span) -> Span {
+    let service = topology.services[topology.entry].time.mean;
+    let slo = root.span("slo", (service + rtt).scale(10.0));
+    if slo == Span::ZERO {
+        root.note("slo", "must be above zero");
+    }
+    slo
+}
+
+/// Warm-up and end: as times, or as numbers of requests offered.
+fn read_times(root: &mut Reader<'_>, spec: &WorkloadSpec, rate: f64) -> (Span, Span) {
+    let time_of = |requests: f64| Span::from_nanos((requests / rate * 1e9) as u64);
+    let log_ends = match &spec.arrivals {
+        Arrivals::Replay(log) => log.last().map(|line| line.at.since(Instant::ZERO)),
+        _ => None,
+    };
+    let (default_warmup, default_end) = match log_ends {
+        Some(end) => (Span::ZERO, end + Span::from_nanos(1)),
+        None => (Span::from_millis(500), Span::from_millis(1500)),
+    };
+    let warmup = if root.has("warmup_requests") {
+        time_of(root.number("warmup_requests", 0.0, 0.0, 1e12))
+    } else {
+        root.span("warmup", default_warmup)
+    };
+    root.known("warmup");
+    let duration = if root.has("requests") {
+        warmup + time_of(root.number("requests", 1.0, 1.0, 1e12))
+    } else {
+        root.span("duration", default_end)
+    };
+    root.known("duration");
+    if warmup >= duration {
+        root.note("warmup", &format!("= {warmup} is not below duration = {duration}"));
+    }
+    (warmup, duration)
+}
+
+// === services ===
+
+fn read_topology(root: &mut Reader<'_>, workflows: &[String]) -> Topology {
+    let (mut services, mut wanted) = (Vec::new(), Vec::new());
+    if root.has("service") == root.has("services") {
+        root.note("", "give either one [service] or several [services.NAME]");
+    }
+    root.table("service", |table| services.push(read_service("service", table, &mut wanted)));
+    root.table("services", |tables| {
+        tables.each_table(|name, table| services.push(read_service(name, table, &mut wanted)));
+    });
+    if services.is_empty() {
+        services.push(read_service(
+            "service",
+            &mut Reader::new(&Table::new(), &mut Problems::new("")),
+            &mut wanted,
+        ));
+    }
+    let number = |name: &str| services.iter().position(|service| service.name == name);
+    let mut calls = Vec::new();
+    for (service, value) in services.iter().zip(&wanted) {
+        calls.push(read_calls(root, &service.name, value, workflows, &number));
+    }
+    let entry = root.text("entry", "");
+    let place = if entry.is_empty() && services.len() == 1 { Some(0) } else { number(&entry) };
+    if place.is_none() {
+        root.note("entry", &format!("= \"{entry}\" is not one of the services"));
+    }
+    for (service, calls) in services.iter_mut().zip(calls) {
+        (service.calls, service.calls_of) = calls;
+    }
+    let mut topology = Topology { services, entry: place.unwrap_or(0) };
+    if let Some(cycle) = topology.cycle() {
+        let names: Vec<&str> = cycle.iter().map(|n| topology.services[*n].name.as_str()).collect();
+        root.note(
+            &format!("services.{}.calls", names[0]),
+            &format!("go round in a circle: {}", names.join(" → ")),
+        );
+        for service in &mut topology.services {
+            (service.calls, service.calls_of) = (Calls::new(), Vec::new());
+        }
+    }
+    topology
+}
+
+/// Reads one service; its calls come later, when all names are known.
+fn read_service(name: &str, table: &mut Reader<'_>, wanted: &mut Vec<Value>) -> ServiceSpec {
+    wanted.push(table.value("calls").unwrap_or_else(|| Value::Array(Vec::new())));
+    let spec = ServiceSpec {
+        name: name.to_owned(),
+        replicas: table.whole("replicas", 1, 1, 10_000) as u32,
+        cores: table.whole("cores", 1, 1, 65_535) as u32,
+        time: read_time(table),
+        after: table.span("after", Span::ZERO),
+        messages: read_messages(table),
+        calls: Calls::new(),
+        calls_of: Vec::new(),
+    };
+    if spec.time.mean == Span::ZERO {
+        table.note("time", "must be above zero");
+    }
+    spec
+}
+
+fn read_time(table: &mut Reader<'_>) -> Service {
+    let mean = table.span("time", Span::from_micros(10));
+    let kinds = ["exponential", "constant", "bimodal", "lognormal", "pareto", "empirical"];
+    let dist = match table.choice("distribution", &kinds) {
+        1 => Dist::Constant,
+        2 => Dist::Bimodal,
+        3 => Dist::Lognormal { sigma: table.number("sigma", 1.0, 0.0, 10.0) },
+        4 => Dist::Pareto { shape: table.number("shape", 2.5, 1.001, 1000.0) },
+        5 => {
+            let samples = table.numbers("samples");
+            if samples.iter().sum::<f64>() > 0.0 {
+                Dist::empirical(&samples)
+            } else {
+                table.note("samples", "needs at least one number above zero");
+                Dist::Constant
+            }
+        }
+        _ => Dist::Exponential,
+    };
+    Service { dist, mean }
+}
+
+fn read_messages(table: &mut Reader<'_>) -> MessageCost {
+    let receive = table.span("receive", Span::ZERO);
+    let send = table.span("send", Span::ZERO);
+    // Of a send, about two thirds are the system call and the packet, which responses that go
+    // together share.
+    let response = table.span("response", send.scale(0.3));
+    if response > send {
+        table.note("response", &format!("= {response} is more than send = {send}"));
+    }
+    MessageCost { receive, send, response }
+}
+
+type CallsOf = Vec<(Workflow, Calls)>;
+
+/// `["a", ["b", "c"]]`: first a, then b and c at the same time; or a table of such lists by
+/// workflow.
+fn read_calls(
+    root: &mut Reader<'_>,
+    service: &str,
+    value: &Value,
+    workflows: &[String],
+    number: &impl Fn(&str) -> Option<usize>,
+) -> (Calls, CallsOf) {
+    let path = format!("services.{service}.calls");
+    let Value::Table(by_workflow) = value else {
+        return (read_stages(root, &path, value, number), CallsOf::new());
+    };
+    let mut calls_of = CallsOf::new();
+    for (name, value) in by_workflow {
+        let stages = read_stages(root, &path, value, number);
+        match workflows.iter().position(|known| known == name) {
+            Some(place) => calls_of.push((Workflow(place as u16), stages)),
+            None => root.note(
+                &path,
+                &format!("names the workflow \"{name}\", which workload.mix does not"),
+            ),
+        }
+    }
+    (Calls::new(), calls_of)
+}
+
+fn read_stages(
+    root: &mut Reader<'_>,
+    path: &str,
+    value: &Value,
+    number: &impl Fn(&str) -> Option<usize>,
+) -> Calls {
+    let Value::Array(stages) = value else {
+        root.note(path, "is not a list of services");
+        return Calls::new();
+    };
+    let mut calls = Calls::new();
+    for stage in stages {
+        let one = std::slice::from_ref(stage);
+        let names = if let Value::Array(names) = stage { names.as_slice() } else { one };
+        let mut callees = Vec::new();
+        for name in names {
+            match name.as_str().and_then(number) {
+                Some(callee) => callees.push(callee),
+                None => root.note(path, &format!("has {name}, which is not one of the services")),
+            }
+        }
+        if !callees.is_empty() {
+            calls.push(callees);
+        }
+    }
+    calls
+}
+
+fn read_network(table: &mut Reader<'_>) -> NetworkSpec {
+    NetworkSpec {
+        rtt: table.span("rtt", Span::ZERO),
+        jitter: table.span("jitter", Span::ZERO),
+        loss: table.number("loss", 0.0, 0.0, 1.0),
+    }
+}
+
+// === workload ===
+
+/// A workload whose rate is not known yet.
+struct Work {
+    spec: WorkloadSpec,
+    /// Names of workflows by number.
+    names: Vec<String>,
+    ignoring: f64,
+    timeout: Option<Span>,
+    steps: Vec<Step>,
+}
+
+struct Step {
+    at: Instant,
+    load: f64,
+    over: Span,
+}
+
+impl Default for Work {
+    fn default() -> Self {
+        Self {
+            spec: WorkloadSpec {
+                arrivals: Arrivals::Poisson,
+                profile: Profile::constant(0.0),
+                ranks: Ranks::Uniform,
+                cost: CostByRank::Independent,
+                mix: vec![(Workflow::NONE, 1.0)],
+                deadline: None,
+            },
+            names: vec![String::new()],
+            ignoring: 0.0,
+            timeout: None,
+            steps: Vec::new(),
+        }
+    }
+}
+
+fn read_workload(table: &mut Reader<'_>, folder: &Path) -> Work {
+    let (mut mix, mut names) = read_mix(table);
+    let arrivals = read_arrivals(table, folder, &mut mix, &mut names);
+    let ranks = match table.choice("ranks", &["uniform", "one", "zipf"]) {
+        1 => Ranks::One,
+        2 => Ranks::Zipf { exponent: table.number("exponent", 1.0, 0.0, 10.0) },
+        _ => Ranks::Uniform,
+    };
+    let cost = match table.choice("cost", &["independent", "falling", "rising"]) {
+        1 => CostByRank::Falling,
+        2 => CostByRank::Rising,
+        _ => CostByRank::Independent,
+    };
+    let mut steps: Vec<Step> = Vec::new();
+    table.tables("steps", |step| {
+        let at = Instant::ZERO + step.span("at", Span::ZERO);
+        let over = step.span("over", Span::ZERO);
+        if steps.last().is_some_and(|last| last.at + last.over > at) {
+            step.note("at", "is before the step above has ended");
+        }
+        steps.push(Step { at, load: step.number("load", 1.0, 0.0, 1e6), over });
+    });
+    Work {
+        spec: WorkloadSpec {
+            arrivals,
+            profile: Profile::constant(0.0),
+            ranks,
+            cost,
+            mix,
+            deadline: table.some_span("deadline"),
+        },
+        names,
+        ignoring: table.number("ignoring", 0.0, 0.0, 1.0),
+        timeout: table.some_span("timeout"),
+        steps,
+    }
+}
+
+type Mix = Vec<(Workflow, f64)>;
+
+/// Shares of workflows, which sum to one, and their names by number.
+fn read_mix(table: &mut Reader<'_>) -> (Mix, Vec<String>) {
+    let (mut mix, mut names) = (Mix::new(), vec![String::new()]);
+    table.table("mix", |shares| {
+        for name in shares.keys() {
+            let share = shares.number(&name, 0.0, 0.0, 1e9);
+            mix.push((Workflow(names.len() as u16), share));
+            names.push(name);
+        }
+    });
+    let total: f64 = mix.iter().map(|(_, share)| share).sum();
+    if !mix.is_empty() && total <= 0.0 {
+        table.note("mix", "needs at least one share above zero");
+    }
+    if total <= 0.0 {
+        return (vec![(Workflow::NONE, 1.0)], names);
+    }
+    for (_, share) in &mut mix {
+        *share /= total;
+    }
+    (mix, names)
+}
+
+fn read_arrivals(
+    table: &mut Reader<'_>,
+    folder: &Path,
+    mix: &mut Mix,
+    names: &mut Vec<String>,
+) -> Arrivals {
+    match table.choice("arrivals", &["poisson", "periodic", "bursts", "closed", "replay"]) {
+        1 => Arrivals::Periodic,
+        2 => Arrivals::Bursts { size: table.whole("burst", 10, 1, 1_000_000) as u32 },
+        3 => {
+            let think = table.span("think", Span::from_millis(1));
+            if think == Span::ZERO {
+                table.note(
+                    "think",
+                    "must be above zero, or a rejected request is repeated for ever at once",
+                );
+            }
+            Arrivals::Closed {
+                outstanding: table.whole("outstanding", 1, 1, 1_000_000) as u32,
+                think,
+            }
+        }
+        4 => read_log(table, folder, mix, names),
+        _ => Arrivals::Poisson,
+    }
+}
+
+fn read_log(
+    table: &mut Reader<'_>,
+    folder: &Path,
+    mix: &mut Mix,
+    names: &mut Vec<String>,
+) -> Arrivals {
+    let speed = table.number("speed", 1.0, 1e-6, 1e6);
+    let path = folder.join(table.text("log", ""));
+    let mut workflows = Workflows::default();
+    let log = replay::read(&path, speed, &mut workflows).unwrap_or_else(|error| {
+        table.note("log", &format!(": {error}"));
+        Vec::new()
+    });
+    let mut shares = vec![0.0; Workflows::LIMIT + 1];
+    for line in &log {
+        shares[usize::from(line.workflow.0)] += 1.0 / log.len() as f64;
+    }
+    let used = (0..).zip(&shares).filter(|(_, share)| **share > 0.0);
+    let of_log: Mix = used.map(|(number, share)| (Workflow(number), *share)).collect();
+    if !of_log.is_empty() {
+        *names = (1..).map_while(|n| workflows.name(Workflow(n)).map(str::to_owned)).collect();
+        names.insert(0, String::new());
+        *mix = of_log;
+    }
+    Arrivals::Replay(Arc::from(log))
+}
+
+// === faults ===
+
+fn read_faults(root: &mut Reader<'_>, topology: &Topology) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    root.tables("faults", |table| {
+        let name = table.text("service", &topology.services[topology.entry].name);
+        let service = topology.services.iter().position(|service| service.name == name);
+        if service.is_none() {
+            table.note("service", &format!("= \"{name}\" is not one of the services"));
+        }
+        let service = service.unwrap_or(topology.entry);
+        let replicas = i64::from(topology.services[service].replicas);
+        let replica =
+            table.has("replica").then(|| table.whole("replica", 0, 0, replicas - 1) as u32);
+        faults.push(Fault {
+            at: Instant::ZERO + table.span("at", Span::ZERO),
+            lasts: table.span("for", Span::MAX),
+            service,
+            replica,
+            kind: read_fault(table, topology.services[service].cores),
+        });
+    });
+    faults
+}
+
+fn read_fault(table: &mut Reader<'_>, cores: u32) -> FaultKind {
+    let kinds = ["slow", "pause", "crash", "cores", "lose-feedback", "partition", "loss", "jitter"];
+    match table.choice("kind", &kinds) {
+        1 => FaultKind::Pause,
+        2 => FaultKind::Crash,
+        3 => FaultKind::Cores(table.whole("cores", 1, 1, i64::from(cores)) as u32),
+        4 => FaultKind::LoseFeedback(table.number("share", 1.0, 0.0, 1.0)),
+        5 => FaultKind::Partition(table.number("share", 1.0, 0.0, 1.0)),
+        6 => FaultKind::Loss(table.number("share", 0.1, 0.0, 1.0)),
+        7 => FaultKind::Jitter(table.span("jitter", Span::from_micros(10))),
+        _ => FaultKind::Slow(table.number("factor", 2.0, 0.001, 1e6)),
+    }
+}
+
+// === policies ===
+
+/// The blocks of the policy that runs, by service; all policies are checked.
+fn read_policies(
+    root: &mut Reader<'_>,
+    policy: &str,
+    topology: &Topology,
+    slo: Span,
+    rtt: Span,
+) -> (Vec<GateConfig>, CallerConfig) {
+    let mut chosen = None;
+    let empty = || Value::Table(Table::new());
+    let base = ["gate", "caller"].map(|key| root.value(key).unwrap_or_else(empty));
+    root.table("policies", |policies| {
+        policies.each_table(|name, block| {
+            let configs = read_policy(block, &base, topology, slo, rtt);
+            if name == policy {
+                chosen = Some(configs);
+            }
+        });
+    });
+    if chosen.is_none() && policy != IDEAL {
+        root.note("policy", &format!("= \"{policy}\" has no block [policies.{policy}]"));
+    }
+    chosen.unwrap_or_else(|| {
+        let gates = topology.services.iter().map(|service| GateConfig {
+            admission: AdmissionConfig::Open,
+            slots: SlotsConfig::fixed(service.cores),
+            queue_limit: 1 << 20,
+            ..GateConfig::default()
+        });
+        let (throttle, retry) = (ThrottleConfig::Open, RetryConfig::default());
+        let retry = RetryConfig { attempts: 1, ..retry };
+        (gates.collect(), CallerConfig { throttle, retry, ..CallerConfig::default() })
+    })
+}
+
+/// The two blocks of a policy. A gate that does not say how many slots it has gets one per core.
+fn read_policy(
+    block: &mut Reader<'_>,
+    [gate_base, caller_base]: &[Value; 2],
+    topology: &Topology,
+    slo: Span,
+    rtt: Span,
+) -> (Vec<GateConfig>, CallerConfig) {
+    let mut merged = |key, base: &Value| {
+        let mut value = block.value(key).unwrap_or_else(|| Value::Table(Table::new()));
+        if let (Value::Table(own), Value::Table(base)) = (&mut value, base) {
+            underlay(own, base);
+        }
+        in_terms_of(&mut value, &[(" slo", slo), (" rtt", rtt)]);
+        value
+    };
+    let (gate, caller) = (merged("gate", gate_base), merged("caller", caller_base));
+    let gates = topology.services.iter().map(|service| {
+        let mut gate = gate.clone();
+        if let Value::Table(gate) = &mut gate {
+            let mut slots = Table::new();
+            slots.insert("slots".to_owned(), Value::String("fixed".to_owned()));
+            slots.insert("count".to_owned(), Value::Integer(i64::from(service.cores)));
+            gate.entry("slots").or_insert(Value::Table(slots));
+        }
+        let gate = GateConfig::deserialize(gate).unwrap_or_else(|error| {
+            block.note("gate", &format!(": {}", error.to_string().trim_end()));
+            GateConfig::default()
+        });
+        note_all(block, "gate", gate.check());
+        gate
+    });
+    let gates = gates.collect();
+    let caller = CallerConfig::deserialize(caller).unwrap_or_else(|error| {
+        block.note("caller", &format!(": {}", error.to_string().trim_end()));
+        CallerConfig::default()
+    });
+    note_all(block, "caller", caller.check());
+    (gates, caller)
+}
+
+fn note_all(block: &mut Reader<'_>, name: &str, result: Result<(), ConfigError>) {
+    for problem in result.err().iter().flat_map(|error| error.problems()) {
+        let field = format!("{name}.{}", problem.field);
+        block.note(&field, &format!("= {} is not allowed: {}", problem.value, problem.allowed));
+    }
+}
+
+/// Replaces `"0.4 slo"` and the like by times, so that one block serves any service time.
+fn in_terms_of(value: &mut Value, units: &[(&str, Span)]) {
+    match value {
+        Value::Table(table) => {
+            for (_, value) in table.iter_mut() {
+                in_terms_of(value, units);
+            }
+        }
+        Value::String(text) => {
+            for (unit, span) in units {
+                let factor = text.strip_suffix(unit).and_then(|factor| factor.trim().parse().ok());
+                if let Some(factor) = factor {
+                    *text = span.scale(factor).to_string();
+                    return;
+                }
+            }
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,259 @@
+//! Call graphs, workloads and faults do what they say. Conservation is asserted in every run.
+
+use std::path::Path;
+
+use tidegate_sim::{Plan, Report, run_plan, run_point};
+
+/// Two services, one of which calls the other.
+const GRAPH: &str = r#"
+    policy = "open"
+    load = 0.5
+    callers = 20
+    entry = "a"
+    warmup = "100ms"
+    duration = "600ms"
+    slo = "50ms"
+    [network]
+    rtt = "100us"
+    [services.a]
+    replicas = 3
+    cores = 4
+    time = "200us"
+    calls = ["m"]
+    [services.m]
+    replicas = 3
+    cores = 2
+    time = "1ms"
+    [policies.open.gate]
+    admission = { policy = "open" }
+    [policies.open.caller]
+    throttle = { throttle = "open" }
+    retry = { attempts = 1 }
+    [policies.random.gate]
+    admission = { policy = "open" }
+    queue_limit = 20
+    retry_share = 1.0
+    [policies.random.caller]
+    throttle = { throttle = "open" }
+    retry = { attempts = 4, share = 1.0, reserve = 1000, backoff = "0s" }
+"#;
+
+fn run(text: &str, sets: &[&str]) -> Report {
+    let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+    let plan = Plan::parse("scenario", text, &sets, Path::new("")).unwrap();
+    run_point(&plan, &plan.points[0], 3)
+}
+
+fn near(found: f64, expected: f64, tolerance: f64) {
+    assert!((found - expected).abs() <= tolerance * expected, "{found} is not near {expected}");
+}
+
+#[test]
+fn a_graph_serves_what_its_fullest_service_can() {
+    let report =
+        run(GRAPH, &["services.m.distribution=constant", "services.a.distribution=constant"]);
+    assert_eq!(report.capacity_rps.round(), 6000.0);
+    near(report.goodput_rps, 3000.0, 0.05);
+    let services: Vec<_> =
+        report.services.iter().map(|s| (s.name.as_str(), s.utilization)).collect();
+    assert_eq!((services[0].0, services[1].0), ("a", "m"));
+    near(services[0].1, 0.05, 0.06);
+    near(services[1].1, 0.5, 0.06);
+    // 100 µs each way twice, 200 µs and 1 ms of work, and little waiting.
+    assert!(report.p50_us >= 1390.0 && report.p50_us < 2000.0, "{}", report.p50_us);
+}
+
+/// Calls one after the other take the sum of their times, calls at the same time the longest.
+#[test]
+fn calls_are_made_in_stages() {
+    let quiet =
+        ["load=0.02", "services.m.distribution=constant", "services.a.distribution=constant"];
+    let with =
+        |calls: &str| run(GRAPH, &[&quiet[..], &[calls, "services.a.after=300us"]].concat()).p50_us;
+    near(with(r#"services.a.calls=["m"]"#), 1700.0, 0.01);
+    near(with(r#"services.a.calls=["m","m"]"#), 2800.0, 0.01);
+    near(with(r#"services.a.calls=[["m","m"]]"#), 1700.0, 0.01);
+}
+
+/// A task with two calls to a full service that refuses at random succeeds far less often than one
+/// with one call, and what A did for the others is wasted (papers.md 11.3).
+#[test]
+fn subsequent_overload_multiplies_refusals() {
+    let sets = ["policy=random", "slo=1s", "load=2", "policies.random.caller.retry.attempts=1"];
+    let once = run(GRAPH, &sets);
+    near(once.goodput_rps, 6000.0, 0.03);
+    let twice = run(GRAPH, &[&sets[..], &[r#"services.a.calls=["m","m"]"#]].concat());
+    // f·(p + p²) = 6000 for f = 6000 tasks per second: p² = 0.382.
+    near(twice.goodput_rps / twice.offered_rps, 0.382, 0.06);
+    assert!(twice.wasted > 0.5, "{}", twice.wasted);
+    // A rejected call that is resent up to three times gets through more often, at the price of
+    // many more calls.
+    let pair = ["policy=random", "slo=1s", "load=1.2", r#"services.a.calls=["m","m"]"#];
+    let resent = run(GRAPH, &pair);
+    let plain = run(GRAPH, &[&pair[..], &["policies.random.caller.retry.attempts=1"]].concat());
+    assert!(resent.goodput_rps > plain.goodput_rps);
+    assert!(resent.services[1].arrived_rps > 1.3 * plain.services[1].arrived_rps);
+}
+
+#[test]
+fn workflows_call_what_they_call() {
+    let sets =
+        ["workload.mix={one=1,none=1}", "services.a.calls={one=[\"m\"],none=[]}", "load=0.2"];
+    let report = run(GRAPH, &sets);
+    // Only half of the tasks call m, so twice as many fit.
+    assert_eq!(report.capacity_rps.round(), 12000.0);
+    let calls = report.services[1].arrived_rps / report.services[0].arrived_rps;
+    near(calls, 0.5, 0.1);
+    assert_eq!(report.workflows.len(), 2);
+    assert!(report.workflows.iter().all(|(_, success)| *success > 0.99), "{:?}", report.workflows);
+}
+
+/// One service of 10 cores, 1 ms.
+const SINGLE: &str = r#"
+    policy = "open"
+    load = 0.5
+    callers = 100
+    warmup = "50ms"
+    duration = "550ms"
+    slo = "10ms"
+    [network]
+    rtt = "100us"
+    [service]
+    cores = 10
+    time = "1ms"
+    [workload]
+    timeout = "50ms"
+    [policies.open.gate]
+    admission = { policy = "open" }
+    [policies.open.caller]
+    throttle = { throttle = "open" }
+    retry = { attempts = 1 }
+    [policies.retry.gate]
+    admission = { policy = "open" }
+    [policies.retry.caller]
+    throttle = { throttle = "open" }
+    retry = { attempts = 3, share = 1.0, failures = true }
+"#;
+
+fn fault(kind: &str) -> String {
+    format!("faults=[{{at=\"200ms\",for=\"100ms\",{kind}}}]")
+}
+
+#[test]
+fn faults_cost_what_they_take_away() {
+    let whole = run(SINGLE, &[]);
+    near(whole.goodput_rps, 5000.0, 0.05);
+    assert_eq!(whole.failed_rate, 0.0);
+    // One fifth of the measured time is lost to a crash, and nobody waits for the lost.
+    let crash = run(SINGLE, &[&fault("kind=\"crash\"")]);
+    near(crash.goodput_rps, 4000.0, 0.05);
+    near(crash.failed_rate, 0.2, 0.1);
+    // A pause of as long answers late what it held, and so loses a little more.
+    let pause = run(SINGLE, &[&fault("kind=\"pause\"")]);
+    assert!(pause.goodput_rps < crash.goodput_rps && pause.goodput_rps > 3000.0);
+    // Half of the cores, or half of the speed, is just enough on the average, but late.
+    for kind in ["kind=\"cores\",cores=4", "kind=\"slow\",factor=2.5"] {
+        let less = run(SINGLE, &[&fault(kind)]);
+        assert!(less.goodput_rps < 0.9 * whole.goodput_rps, "{kind} {}", less.goodput_rps);
+    }
+    // Some callers are cut off.
+    let partition = run(SINGLE, &[&fault("kind=\"partition\",share=0.5")]);
+    near(partition.failed_rate, 0.1, 0.15);
+    // Both directions lose one in ten.
+    let loss = run(SINGLE, &[&fault("kind=\"loss\",share=0.1")]);
+    near(loss.failed_rate, 0.19 * 0.2, 0.2);
+    // Jitter delays but loses nothing.
+    let jitter = run(SINGLE, &[&fault("kind=\"jitter\",jitter=\"2ms\"")]);
+    assert_eq!(jitter.failed_rate, 0.0);
+    assert!(jitter.mean_us > whole.mean_us + 300.0);
+}
+
+#[test]
+fn lost_messages_are_retried_after_a_timeout() {
+    let loss =
+        ["network.loss=0.05", "workload.timeout=8ms", "slo=100ms", "load=0.3", "duration=3s"];
+    let plain = run(SINGLE, &loss);
+    let retried = run(
+        SINGLE,
+        &[&loss[..], &["policy=retry", "policies.retry.caller.retry.backoff=0s"]].concat(),
+    );
+    near(plain.failed_rate, 1.0 - 0.95 * 0.95, 0.1);
+    assert!(retried.failed_rate < 0.02, "{}", retried.failed_rate);
+    assert!(retried.rx_per_request >= 1.0);
+}
+
+/// A crash in the middle of a call graph: both lives of the caller in the middle keep their books.
+#[test]
+fn a_crash_in_the_middle_of_a_graph_is_survived() {
+    for service in ["a", "m"] {
+        let fault = format!(
+            "faults=[{{at=\"200ms\",for=\"50ms\",kind=\"crash\",service=\"{service}\",replica=1}}]"
+        );
+        let sets = ["workload.timeout=20ms", "load=0.3", &fault];
+        let report = run(GRAPH, &sets);
+        assert!(report.failed_rate > 0.005, "{service} {}", report.failed_rate);
+        assert!(report.goodput_rps > 0.8 * report.offered_rps, "{service} {}", report.goodput_rps);
+    }
+}
+
+#[test]
+fn closed_loops_bursts_and_steps() {
+    // Little's law: 100 callers, 1 ms of service, 0.1 ms of network, 3.9 ms of thinking.
+    let closed = run(SINGLE, &["workload.arrivals=closed", "workload.think=18.9ms"]);
+    near(closed.throughput_rps, 5000.0, 0.05);
+    // The same rate in bursts waits longer.
+    let burst = run(SINGLE, &["workload.arrivals=bursts", "workload.burst=50"]);
+    near(burst.offered_rps, 5000.0, 0.15);
+    assert!(burst.mean_us > run(SINGLE, &[]).mean_us + 500.0);
+    let step = "workload.steps=[{at=\"300ms\",load=0.25},{at=\"400ms\",load=0.75,over=\"50ms\"}]";
+    let text = Plan::parse("steps", SINGLE, &[step.to_owned()], Path::new("")).unwrap();
+    let mut plan = text;
+    plan.points[0].scenario.series = Some("50ms".parse().unwrap());
+    let report = run_plan(&plan, 1, |_, _| {}).remove(0);
+    let offered: Vec<f64> =
+        report.series.unwrap().iter().map(|row| row.offered as f64 / 0.05).collect();
+    for (row, expected) in [(1, 5000.0), (5, 5000.0), (6, 2500.0), (8, 5000.0), (9, 7500.0)] {
+        near(offered[row], expected, 0.15);
+    }
+}
+
+#[test]
+fn a_log_is_replayed() {
+    let folder = std::env::temp_dir().join(format!("tidegate-sim-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let lines: Vec<String> =
+        (0..1000).map(|n| format!("{},w{},5,{n},900", f64::from(n) / 5e3, n % 2)).collect();
+    std::fs::write(folder.join("log.csv"), lines.join("\n")).unwrap();
+    let sets = ["workload.arrivals=\"replay\"", "workload.log=\"log.csv\"", "workload.speed=2.0"];
+    let sets = sets.map(str::to_owned);
+    let text = SINGLE.replace("warmup = \"50ms\"", "").replace("duration = \"550ms\"", "");
+    let plan = Plan::parse("replay", &text, &sets, &folder).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    let report = run_point(&plan, &plan.points[0], 1);
+    assert_eq!(report.requests, 1000);
+    near(report.offered_rps, 10_000.0, 0.01);
+    // Ten cores and 0.9 ms each.
+    assert_eq!(report.capacity_rps.round(), 11_111.0);
+    assert_eq!(report.workflows.len(), 2);
+}
+
+/// Callers that ignore credits and cursors do not disturb the books, and are told apart.
+#[test]
+fn some_callers_ignore_control() {
+    let text = SINGLE.to_owned()
+        + r#"
+    [policies.credit.gate.admission]
+    policy = "breakwater"
+    target = "0.4 slo"
+    drop = "0.8 slo"
+    period = "1 rtt"
+    [policies.credit.caller]
+    hold_time = "0.1 slo"
+    throttle = { throttle = "credit" }
+    "#;
+    let sets = ["policy=credit", "load=1.5", "workload.ignoring=0.5"];
+    let report = run(&text, &sets);
+    let (obeying, ignoring) = report.obeying.unwrap();
+    assert!(obeying > 0.0 && ignoring > 0.0);
+    assert!(report.goodput_rps > 0.8 * report.capacity_rps, "{}", report.goodput_rps);
+}
