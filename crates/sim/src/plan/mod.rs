@@ -28,9 +28,9 @@
 //! "service.time" = ["1us", "10us"]
 //! ```
 //!
-//! `include = "policies/standard.toml"` adds what that file has beyond the plan; a policy called
-//! `ideal` needs no block (see [`crate::ideal`]). The plan that `tidegate sim new` writes explains
-//! every key.
+//! `include = "my-policies.toml"` adds what that file has beyond the plan, `include = "standard"`
+//! the policies in [`STANDARD`]; a policy called `ideal` needs no block (see [`crate::ideal`]).
+//! [`TEMPLATE`] explains every key.
 //!
 //! All that is wrong with a plan is told at once, with line numbers.
 
@@ -84,6 +84,15 @@ impl fmt::Display for PlanError {
 
 impl std::error::Error for PlanError {}
 
+/// The policies that `include = "standard"` brings.
+pub const STANDARD: &str = include_str!("standard.toml");
+
+/// A commented plan to start from.
+pub const TEMPLATE: &str = include_str!("template.toml");
+
+/// A plan that replays a log; what it lacks is set by [`crate::command::replay`].
+pub(crate) const REPLAY: &str = include_str!("replay.toml");
+
 /// Most runs of one plan: beyond that somebody mistyped a range.
 const POINTS: usize = 100_000;
 
@@ -101,10 +110,10 @@ impl Plan {
             Ok(table) => table,
             Err(error) => return Err(PlanError(vec![error.to_string().trim_end().to_owned()])),
         };
-        include(&mut table, folder, &mut problems);
         for set in sets {
             apply(&mut table, set, &mut problems);
         }
+        include(&mut table, folder, &mut problems);
         let plan = Self::read(name, &table, folder, &mut problems);
         problems.into_result().map(|()| plan)
     }
@@ -151,7 +160,10 @@ fn include(table: &mut Table, folder: &Path, problems: &mut Problems) {
             problems.note("include", "is not the name of a file");
             continue;
         };
-        let text = std::fs::read_to_string(folder.join(name)).map_err(|error| error.to_string());
+        let text = match name {
+            "standard" => Ok(STANDARD.to_owned()),
+            name => std::fs::read_to_string(folder.join(name)).map_err(|error| error.to_string()),
+        };
         let parsed = text.and_then(|text| {
             let table = toml::from_str::<Table>(&text).map_err(|error| error.to_string());
             table.map(|table| (text, table))
