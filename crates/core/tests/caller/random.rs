@@ -94,6 +94,8 @@ struct Run {
     caller: Caller,
     now: Instant,
     hold_limit: usize,
+    /// Whether ranks that need no credit may overtake others.
+    free_ranks: bool,
     live: BTreeMap<RequestId, Live>,
     ended: Vec<RequestId>,
     /// Demand each endpoint was last told.
@@ -125,8 +127,10 @@ enum Place {
 
 impl Run {
     fn new(throttle: ThrottleConfig, endpoints: usize) -> Self {
+        let free_ranks = matches!(throttle, ThrottleConfig::Credit(_));
         let config = config(throttle, HOLD_LIMIT);
         Self {
+            free_ranks,
             caller: Caller::new(&config, endpoints, Instant::ZERO, 42).unwrap(),
             now: Instant::ZERO,
             hold_limit: HOLD_LIMIT,
@@ -191,7 +195,9 @@ impl Run {
             }
             Op::Reconfigure { throttle, hold_limit } => {
                 self.hold_limit = *hold_limit;
-                let config = config(throttles()[*throttle].clone(), *hold_limit);
+                let throttle = throttles()[*throttle].clone();
+                self.free_ranks |= matches!(throttle, ThrottleConfig::Credit(_));
+                let config = config(throttle, *hold_limit);
                 self.caller.reconfigure(self.now, &config).unwrap();
             }
         }
@@ -308,7 +314,9 @@ impl Run {
             Place::Pausing(until) => assert!(self.now >= until, "sooner than asked"),
             Place::Held => {
                 let overtaken = self.held().any(|other| {
-                    other.context.workflow == context.workflow && other.number < live.number
+                    other.context.workflow == context.workflow
+                        && other.number < live.number
+                        && (!self.free_ranks || other.context.rank <= context.rank)
                 });
                 assert!(!overtaken, "first come, first served");
             }

@@ -7,7 +7,7 @@
 //! 2. **How much**: a pool of credits follows the delay as in Breakwater §3.2; the control period is
 //!    an eighth of the target delay.
 //! 3. **What**: per rank the gate keeps the cost *offered*, arrivals and reported sheds alike
-//!    ([`Offered`]). Once per window, while there is overload, two cursors are set: *last* so that
+//!    ([`Offered`]). Once per round, while there is overload, two cursors are set: *last* so that
 //!    the ranks inside offer what the service can do, *free* so that they offer `free` of it.
 //! 4. Callers reject ranks beyond *last* at once, send ranks inside *free* without a credit, and
 //!    hold the band between for credits. So what is important never waits for permission, what is
@@ -23,14 +23,12 @@
 //! ranks are shed without pressure, a little more is tried. Nothing is shed while the delay says
 //! there is no overload.
 
+mod config;
 mod offered;
 
-use serde::{Deserialize, Serialize};
-
 use super::{Admission, AdmissionConfig, Issued, Needs};
-use crate::config::Problems;
 use crate::context::{CallerId, Context};
-use crate::credit::{Pool, PoolConfig, PoolForm, Share, Windows};
+use crate::credit::{Pool, PoolForm, Share, Windows};
 use crate::event::Event;
 use crate::feedback::Feedback;
 use crate::meter::Cost;
@@ -39,6 +37,8 @@ use crate::request::{Cx, Request};
 use crate::signal::{Backlog, DelaySignal};
 use crate::time::{Instant, Span};
 use crate::verdict::{Advice, Outcome, Reason, Rejection, Verdict};
+use config::Derived;
+pub use config::TideConfig;
 use offered::Offered;
 
 /// The policy.
@@ -55,7 +55,8 @@ pub struct Tide {
     last: Cursor,
     /// When the present control period ends.
     period_ends: Instant,
-    window: Window,
+    /// The present round; none while nothing is offered and nobody is kept out.
+    round: Option<Round>,
     /// Cost per nanosecond the service was seen to finish under pressure; zero while unknown.
     capacity: f64,
     /// How long what we tell holds.
@@ -64,37 +65,29 @@ pub struct Tide {
 
 /// What has been seen since the cursors were last set.
 #[derive(Clone, Copy, Debug)]
-struct Window {
+struct Round {
     began: Instant,
     /// Requests that arrived.
     arrived: u32,
     /// Requests and cost that finished.
     finished: u32,
     served: u64,
-    /// Sum of the delay, as a share of the target, over control periods, and how many there were.
-    pressure: f64,
+    /// Sum of the delay over control periods, in nanoseconds, and how many there were.
+    delays: u64,
     periods: u64,
 }
 
-/// Times that follow from the objective.
-#[derive(Clone, Copy, Debug)]
-struct Derived {
-    target: Span,
-    drop: Span,
-    period: Span,
-    /// Shortest time between two settings of the cursors.
-    window: Span,
-}
-
-/// Requests offered before the cursors are set again, so that a window is more than noise…
-const WINDOW_REQUESTS: f32 = 128.0;
-/// …unless it has lasted for this many of the shortest windows.
-const WINDOW_PATIENCE: u64 = 16;
-/// Weight of a new window in the measured capacity: windows of a few hundred requests with
+/// Requests offered before the cursors are set again, so that a round is more than noise…
+const ROUND_REQUESTS: f32 = 128.0;
+/// …unless it has lasted for this many of the shortest rounds.
+const ROUND_PATIENCE: f64 = 16.0;
+/// Weight of a new round in the measured capacity: rounds of a few hundred requests with
 /// exponential costs are off by some 5 %, and the mean of ten of them by 2 %.
 const CAPACITY_GAIN: f64 = 0.2;
 /// Control periods concluded one by one after a long absence; see `breakwater`.
 const PERIODS_AT_ONCE: usize = 512;
+/// Delay beyond which one is as bad as another, in targets.
+const PRESSURE_LIMIT: f64 = 4.0;
 /// Unsolicited grants per control period.
 const GRANTS_PER_PERIOD: usize = 64;
 
@@ -111,9 +104,9 @@ impl Tide {
             free: Cursor::OPEN,
             last: Cursor::OPEN,
             period_ends: now + derived.period,
-            window: Window::starting(now),
+            round: None,
             capacity: 0.0,
-            holds: derived.window,
+            holds: derived.round,
         }
     }
 
@@ -138,37 +131,49 @@ impl Tide {
         let Derived { target, period, .. } = self.derived;
         let callers = self.windows.callers();
         let delay = backlog.delay(due, DelaySignal::Drain);
+        let worst = target.scale(PRESSURE_LIMIT);
+        // Until something comes in, an empty queue stays empty and a stalled one stalled: all periods
+        // are alike until the round ends, or for ever if there is none.
+        let steady = backlog.waiting() == 0 || delay >= worst;
         let mut periods = 1;
+        if steady && (delay < target || self.pool.is_at_floor()) {
+            let until = self.round_ends().map_or(cx.now, |ends| ends.min(cx.now));
+            periods += until.since(due).as_nanos() / period.as_nanos();
+        }
         if delay < target {
-            if backlog.waiting() == 0 {
-                periods += cx.now.since(due).as_nanos() / period.as_nanos();
-            }
             self.pool.increase(callers, periods);
         } else {
             self.pool.decrease(callers, delay);
         }
-        let pressure = delay.as_nanos() as f64 / target.as_nanos() as f64;
-        self.window.pressure += pressure.min(4.0) * periods as f64;
-        self.window.periods += periods;
+        if let Some(round) = &mut self.round {
+            round.delays += delay.min(worst).as_nanos().saturating_mul(periods);
+            round.periods += periods;
+        }
         let credits = self.pool.total();
         cx.events.push(due, || Event::Pool { credits, delay });
         self.windows.grant_drained(due, credits, GRANTS_PER_PERIOD, false);
         periods
     }
 
-    /// Step 3: sets the cursors when enough has been seen.
-    fn set_cursors(&mut self, cx: &mut Cx<'_>) {
-        let elapsed = cx.now.since(self.window.began);
-        let patience = Span::from_nanos(self.derived.window.as_nanos() * WINDOW_PATIENCE);
-        if elapsed < self.derived.window
-            || (self.offered.counted() < WINDOW_REQUESTS && elapsed < patience)
-        {
+    /// When enough has been seen to set the cursors.
+    fn round_ends(&self) -> Option<Instant> {
+        let shortest = self.derived.round;
+        let enough = self.offered.counted() >= ROUND_REQUESTS;
+        let lasts = if enough { shortest } else { shortest.scale(ROUND_PATIENCE) };
+        self.round.map(|round| round.began + lasts)
+    }
+
+    /// Step 3: sets the cursors at the end of a round.
+    fn set_cursors(&mut self, cx: &mut Cx<'_>, due: Instant) {
+        if self.round_ends().is_none_or(|ends| ends > due) {
             return;
         }
-        let window = std::mem::replace(&mut self.window, Window::starting(cx.now));
-        let pressure = window.pressure / window.periods.max(1) as f64;
+        let Some(round) = self.round.take() else { return };
+        let elapsed = due.since(round.began);
+        let mean_delay = round.delays as f64 / round.periods.max(1) as f64;
+        let pressure = mean_delay / self.derived.target.as_nanos() as f64;
         self.offered.close(elapsed);
-        self.measure_capacity(&window, elapsed, pressure);
+        self.measure_capacity(&round, elapsed, pressure);
         let before = self.last;
         if self.last == Cursor::OPEN && pressure < self.config.engage {
             self.free = Cursor::OPEN;
@@ -181,15 +186,18 @@ impl Tide {
         }
         if self.last != before {
             let (free, last) = (self.free, self.last);
-            cx.events.push(cx.now, || Event::Cursors { free, last });
+            cx.events.push(due, || Event::Cursors { free, last });
         }
-        self.hold_and_tell(&window, elapsed);
+        self.hold_and_tell(&round, elapsed);
+        if !self.offered.is_empty() || self.last < Cursor::OPEN {
+            self.round = Some(Round::starting(due));
+        }
     }
 
     /// What the service can do: what it did under pressure. Without pressure what it did is a lower
     /// bound; while ranks are shed all the same, more is tried.
-    fn measure_capacity(&mut self, window: &Window, elapsed: Span, pressure: f64) {
-        let served = window.served as f64 / elapsed.as_nanos().max(1) as f64;
+    fn measure_capacity(&mut self, round: &Round, elapsed: Span, pressure: f64) {
+        let served = round.served as f64 / elapsed.as_nanos().max(1) as f64;
         if served > self.capacity {
             self.capacity = served;
         } else if pressure >= self.config.engage {
@@ -200,20 +208,20 @@ impl Tide {
     }
 
     /// Step 6: how long our word holds, and who must hear of a relaxed cursor.
-    fn hold_and_tell(&mut self, window: &Window, elapsed: Span) {
+    fn hold_and_tell(&mut self, round: &Round, elapsed: Span) {
         // A caller is heard of every `callers ÷ arrivals`; our word should outlast a few of those.
         let callers = self.windows.callers() as f64;
-        let between = elapsed.scale(callers / f64::from(window.arrived.max(1)));
-        self.holds = between.scale(self.config.holds).max(self.derived.window);
+        let between = elapsed.scale(callers / f64::from(round.arrived.max(1)));
+        self.holds = between.scale(self.config.holds).max(self.derived.round);
         let bound = Cursor::first((f64::from(self.last.ranks()) * 0.9) as u32);
-        let limit = 8 + window.finished as usize / 8;
+        let limit = 8 + round.finished as usize / 8;
         self.windows.notify_stricter_than(bound, limit);
     }
 }
 
-impl Window {
+impl Round {
     fn starting(now: Instant) -> Self {
-        Self { began: now, arrived: 0, finished: 0, served: 0, pressure: 0.0, periods: 0 }
+        Self { began: now, arrived: 0, finished: 0, served: 0, delays: 0, periods: 0 }
     }
 }
 
@@ -232,7 +240,7 @@ impl Admission for Tide {
         if sheds.count > 0 {
             self.offered.add(sheds.sample, sheds.count);
         }
-        self.window.arrived += 1;
+        self.round.get_or_insert(Round::starting(cx.now)).arrived += 1;
         self.windows.on_request(cx.now, caller, demand);
         let wait = backlog.predicted_wait() + cx.now.since(request.arrived);
         let allowed = self.allowed_wait(rank);
@@ -279,8 +287,10 @@ impl Admission for Tide {
         self.windows.on_end(request.context.caller, false);
         if outcome == Outcome::Serve {
             self.offered.settle(request.context.rank, cost);
-            self.window.served = self.window.served.saturating_add(cost.0);
-            self.window.finished += 1;
+            if let Some(round) = &mut self.round {
+                round.served = round.served.saturating_add(cost.0);
+                round.finished += 1;
+            }
         }
     }
 
@@ -292,6 +302,7 @@ impl Admission for Tide {
         self.windows.on_report(cx.now, context.caller, context.demand);
         if context.sheds.count > 0 {
             self.offered.add(context.sheds.sample, context.sheds.count);
+            self.round.get_or_insert(Round::starting(cx.now));
         }
     }
 
@@ -300,21 +311,18 @@ impl Admission for Tide {
     }
 
     fn settle(&mut self, cx: &mut Cx<'_>, backlog: &Backlog) {
-        if self.period_ends > cx.now {
-            return;
-        }
+        let period = self.derived.period;
         for _ in 0..PERIODS_AT_ONCE {
             if self.period_ends > cx.now {
-                break;
+                return;
             }
             let periods = self.control(cx, backlog, self.period_ends);
-            self.period_ends +=
-                Span::from_nanos(self.derived.period.as_nanos().saturating_mul(periods));
+            let skipped = Span::from_nanos(period.as_nanos().saturating_mul(periods - 1));
+            let concluded = self.period_ends + skipped;
+            self.set_cursors(cx, concluded);
+            self.period_ends = concluded + period;
         }
-        if self.period_ends <= cx.now {
-            self.period_ends = cx.now + self.derived.period;
-        }
-        self.set_cursors(cx);
+        self.period_ends = self.period_ends.max(cx.now + period);
     }
 
     fn next_wakeup(&self) -> Option<Instant> {
@@ -373,108 +381,5 @@ impl Admission for Tide {
 
     fn clone_box(&self) -> Box<dyn Admission> {
         Box::new(self.clone())
-    }
-}
-
-/// Parameters of [`Tide`]. Only the objective differs from service to service.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TideConfig {
-    /// The latency objective: an answer later than this is worth nothing. Default 50 ms.
-    pub objective: Span,
-    /// Delay to steer for, as a share of the objective. Default 0.4 (Breakwater §5.1).
-    pub target: f64,
-    /// Predicted wait from which on ranks inside the last cursor are refused, or push out others,
-    /// as a share of the objective. More lets bursts through to the edge of the objective. Default
-    /// 0.8 (Breakwater §3.4).
-    pub drop: f64,
-    /// Predicted wait up to which ranks beyond the last cursor are let in, in targets. 0 would leave
-    /// the service idle when the cursor is too strict. Default 0.25, by simulation.
-    pub beyond: f64,
-    /// Part of the capacity whose ranks are free, 0 to 1. Less gives more control to credits, which
-    /// suits a few busy callers; more suits many quiet ones, whose credits are old when they are
-    /// used. Default 0.95, by simulation: within 0.3 % of the best for 10 to 10,000 callers.
-    pub free: f64,
-    /// Mean delay over a window from which on there is overload, in targets. Less sheds in calm
-    /// weather, more lets the queue stand longer. Default 0.5.
-    pub engage: f64,
-    /// How much more is tried per window when ranks are shed but there is no pressure. Default
-    /// 0.01, by simulation; three times as much doubles what the server itself must refuse.
-    pub probe: f64,
-    /// How long our word holds, in mean times between a caller's messages. Less asks again more
-    /// often, more is slower to forget. Default 8: one gap in three thousand is longer.
-    pub holds: f64,
-    /// Credits added per period and caller below target. Default 0.001 (Breakwater §5.1).
-    pub additive: f64,
-    /// Share of credits removed per period at twice the target. Default 0.02 (Breakwater §5.1).
-    pub multiplicative: f64,
-    /// Fewest credits there ever are. Default 10.
-    pub floor: u32,
-    /// Most credits one caller ever has. Default 63.
-    pub per_caller: u32,
-    /// A caller silent for this long loses its credits. Default 10 s.
-    pub forget: Span,
-}
-
-impl Default for TideConfig {
-    fn default() -> Self {
-        Self {
-            objective: Span::from_millis(50),
-            target: 0.4,
-            drop: 0.8,
-            beyond: 0.25,
-            free: 0.95,
-            engage: 0.5,
-            probe: 0.01,
-            holds: 8.0,
-            additive: 0.001,
-            multiplicative: 0.02,
-            floor: 10,
-            per_caller: 63,
-            forget: Span::from_secs(10),
-        }
-    }
-}
-
-impl TideConfig {
-    fn derive(&self) -> Derived {
-        let target = self.objective.scale(self.target);
-        let period = target.scale(1.0 / 8.0).max(Span::from_nanos(1));
-        let window = Span::from_nanos(period.as_nanos().saturating_mul(50));
-        Derived { target, drop: self.objective.scale(self.drop), period, window }
-    }
-
-    fn pool(&self) -> PoolConfig {
-        PoolConfig {
-            form: PoolForm::Paper,
-            target: self.derive().target,
-            additive: self.additive,
-            multiplicative: self.multiplicative,
-            floor: self.floor,
-            per_caller: self.per_caller,
-        }
-    }
-
-    /// Notes everything that is wrong with the parameters.
-    pub fn validate(&self, problems: &mut Problems) {
-        let shortest = Span::from_micros(1);
-        problems.check("objective", self.objective, self.objective >= shortest, "at least 1us");
-        problems.range("target", self.target, 0.01, 1.0);
-        problems.check("drop", self.drop, (self.target..=1.0).contains(&self.drop), "target to 1");
-        problems.range("beyond", self.beyond, 0.0, 100.0);
-        problems.range("free", self.free, 0.0, 1.0);
-        problems.range("engage", self.engage, 0.01, 4.0);
-        problems.range("probe", self.probe, 0.0, 1.0);
-        problems.range("holds", self.holds, 0.0, 1e6);
-        problems.range("additive", self.additive, 1e-9, 1e3);
-        problems.range("multiplicative", self.multiplicative, 1e-9, 1.0);
-        problems.check("floor", self.floor, (1..=1 << 20).contains(&self.floor), "1 to 1048576");
-        problems.check(
-            "per_caller",
-            self.per_caller,
-            (1..=1 << 16).contains(&self.per_caller),
-            "1 to 65536",
-        );
-        problems.check("forget", self.forget, self.forget > Span::ZERO, "more than 0");
     }
 }

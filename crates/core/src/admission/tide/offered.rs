@@ -15,7 +15,7 @@ pub(super) struct Offered {
     levels: Box<[Level]>,
     /// Bit `b` of `words[w]` is set when level `64·w + b` has ever been seen and not yet faded.
     words: [u64; LEVELS / 64],
-    /// Requests counted in the present window.
+    /// Requests counted in the present round.
     counted: f32,
     /// Mean cost over all levels, zero while unknown.
     mean_cost: f32,
@@ -23,7 +23,7 @@ pub(super) struct Offered {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Level {
-    /// Requests in the present window.
+    /// Requests in the present round.
     count: f32,
     /// Smoothed requests per nanosecond.
     rate: f32,
@@ -34,7 +34,7 @@ struct Level {
     spread: f32,
 }
 
-/// Weight of a new window.
+/// Weight of a new round.
 const GAIN: f32 = 0.4;
 /// Weight of a new sample in the mean cost, place and spread of its level.
 const SAMPLE_GAIN: f32 = 1.0 / 32.0;
@@ -63,9 +63,14 @@ impl Offered {
         }
     }
 
-    /// Requests counted since the last window was closed.
+    /// Requests counted since the last round was closed.
     pub(super) fn counted(&self) -> f32 {
         self.counted
+    }
+
+    /// Whether nothing has been offered for so long that it has faded.
+    pub(super) fn is_empty(&self) -> bool {
+        self.words.iter().all(|word| *word == 0)
     }
 
     /// Offered cost per nanosecond, over all ranks.
@@ -75,7 +80,7 @@ impl Offered {
         self.levels.iter().map(cost).sum()
     }
 
-    /// Ends a window that lasted for `elapsed`.
+    /// Ends a round that lasted for `elapsed`.
     pub(super) fn close(&mut self, elapsed: Span) {
         let per_nano = 1.0 / elapsed.as_nanos().max(1) as f32;
         for word in 0..self.words.len() {
@@ -86,7 +91,7 @@ impl Offered {
                 let level = &mut self.levels[word * 64 + bit];
                 level.rate += GAIN * (level.count * per_nano - level.rate);
                 level.count = 0.0;
-                // A level of which less than one request in a thousand windows is left has faded.
+                // A level of which less than one request in a thousand rounds is left has faded.
                 if level.rate < 1e-3 * per_nano {
                     level.rate = 0.0;
                     self.words[word] &= !(1 << bit);
@@ -140,7 +145,7 @@ impl Level {
 mod tests {
     use super::*;
 
-    /// Offers one request per business rank 0..64 and closes a window of 64 ns, many times.
+    /// Offers one request per business rank 0..64 and closes a round of 64 ns, many times.
     fn uniform(cost: impl Fn(u8) -> u64) -> Offered {
         let mut offered = Offered::new();
         for _ in 0..200 {

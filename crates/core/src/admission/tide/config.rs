@@ -1,0 +1,120 @@
+//! Parameters of `tide`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Problems;
+use crate::credit::{PoolConfig, PoolForm};
+use crate::time::Span;
+
+/// Parameters of [`Tide`](super::Tide). Only the objective differs from service to service.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TideConfig {
+    /// The latency objective: an answer later than this is worth nothing. Default 50 ms.
+    pub objective: Span,
+    /// Delay to steer for, as a share of the objective. Default 0.4 (Breakwater §5.1).
+    pub target: f64,
+    /// Predicted wait from which on ranks inside the last cursor are refused, or push out others,
+    /// as a share of the objective. More lets bursts through to the edge of the objective. Default
+    /// 0.8 (Breakwater §3.4).
+    pub drop: f64,
+    /// Predicted wait up to which ranks beyond the last cursor are let in, in targets. 0 would leave
+    /// the service idle when the cursor is too strict. Default 0.25, by simulation.
+    pub beyond: f64,
+    /// Part of the capacity whose ranks are free, 0 to 1. Less gives more control to credits, which
+    /// suits a few busy callers; more suits many quiet ones, whose credits are old when they are
+    /// used. Default 0.95, by simulation: within 0.3 % of the best for 10 to 10,000 callers.
+    pub free: f64,
+    /// Mean delay over a round from which on there is overload, in targets. Less sheds in calm
+    /// weather, more lets the queue stand longer. Default 0.5.
+    pub engage: f64,
+    /// How much more is tried per round when ranks are shed but there is no pressure. Default
+    /// 0.01, by simulation; three times as much doubles what the server itself must refuse.
+    pub probe: f64,
+    /// How long our word holds, in mean times between a caller's messages. Less asks again more
+    /// often, more is slower to forget. Default 8: one gap in three thousand is longer.
+    pub holds: f64,
+    /// Credits added per period and caller below target. Default 0.001 (Breakwater §5.1).
+    pub additive: f64,
+    /// Share of credits removed per period at twice the target. Default 0.02 (Breakwater §5.1).
+    pub multiplicative: f64,
+    /// Fewest credits there ever are. Default 10.
+    pub floor: u32,
+    /// Most credits one caller ever has. Default 63.
+    pub per_caller: u32,
+    /// A caller silent for this long loses its credits. Default 10 s.
+    pub forget: Span,
+}
+
+impl Default for TideConfig {
+    fn default() -> Self {
+        Self {
+            objective: Span::from_millis(50),
+            target: 0.4,
+            drop: 0.8,
+            beyond: 0.25,
+            free: 0.95,
+            engage: 0.5,
+            probe: 0.01,
+            holds: 8.0,
+            additive: 0.001,
+            multiplicative: 0.02,
+            floor: 10,
+            per_caller: 63,
+            forget: Span::from_secs(10),
+        }
+    }
+}
+
+impl TideConfig {
+    pub(super) fn derive(&self) -> Derived {
+        let target = self.objective.scale(self.target);
+        let period = target.scale(1.0 / 8.0).max(Span::from_nanos(1));
+        let round = Span::from_nanos(period.as_nanos().saturating_mul(50));
+        Derived { target, drop: self.objective.scale(self.drop), period, round }
+    }
+
+    pub(super) fn pool(&self) -> PoolConfig {
+        PoolConfig {
+            form: PoolForm::Paper,
+            target: self.derive().target,
+            additive: self.additive,
+            multiplicative: self.multiplicative,
+            floor: self.floor,
+            per_caller: self.per_caller,
+        }
+    }
+
+    /// Notes everything that is wrong with the parameters.
+    pub fn validate(&self, problems: &mut Problems) {
+        let shortest = Span::from_micros(1);
+        problems.check("objective", self.objective, self.objective >= shortest, "at least 1us");
+        problems.range("target", self.target, 0.01, 1.0);
+        problems.check("drop", self.drop, (self.target..=1.0).contains(&self.drop), "target to 1");
+        problems.range("beyond", self.beyond, 0.0, 100.0);
+        problems.range("free", self.free, 0.0, 1.0);
+        problems.range("engage", self.engage, 0.01, 4.0);
+        problems.range("probe", self.probe, 0.0, 1.0);
+        problems.range("holds", self.holds, 0.0, 1e6);
+        problems.range("additive", self.additive, 1e-9, 1e3);
+        problems.range("multiplicative", self.multiplicative, 1e-9, 1.0);
+        problems.check("floor", self.floor, (1..=1 << 20).contains(&self.floor), "1 to 1048576");
+        problems.check(
+            "per_caller",
+            self.per_caller,
+            (1..=1 << 16).contains(&self.per_caller),
+            "1 to 65536",
+        );
+        problems.check("forget", self.forget, self.forget > Span::ZERO, "more than 0");
+    }
+}
+
+/// Times that follow from the objective.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Derived {
+    pub(super) target: Span,
+    pub(super) drop: Span,
+    pub(super) period: Span,
+    /// Shortest time between two settings of the cursors.
+    pub(super) round: Span,
+}

@@ -1,0 +1,56 @@
+//! From the machine's clock to the gate's.
+
+use std::fmt;
+
+use tidegate_core::{Instant, Span};
+
+/// Tells the moment as the gate counts it. A driver has one clock per process, so that deadlines
+/// mean the same to every gate and caller in it.
+pub trait Clock: fmt::Debug + Send + Sync {
+    /// The present moment; never earlier than any it told before.
+    fn now(&self) -> Instant;
+}
+
+/// The monotonic clock of the machine, counted from a moment of one's choice.
+#[derive(Clone, Copy, Debug)]
+pub struct Monotonic {
+    epoch: std::time::Instant,
+}
+
+impl Monotonic {
+    /// Counts from this moment on.
+    #[expect(clippy::new_without_default, reason = "two clocks are two epochs: ask for it by name")]
+    pub fn new() -> Self {
+        Self { epoch: std::time::Instant::now() }
+    }
+
+    /// A moment of the machine's clock as the gate counts it, zero if it lies before the epoch.
+    pub fn at(&self, moment: std::time::Instant) -> Instant {
+        Instant::ZERO + Span::from(moment.saturating_duration_since(self.epoch))
+    }
+
+    /// The moment of the machine's clock that `moment` means, for timers; none if too far away.
+    pub fn to_std(&self, moment: Instant) -> Option<std::time::Instant> {
+        self.epoch.checked_add(moment.since(Instant::ZERO).into())
+    }
+}
+
+impl Clock for Monotonic {
+    fn now(&self) -> Instant {
+        self.at(std::time::Instant::now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_convert_both_ways() {
+        let clock = Monotonic::new();
+        let moment = clock.epoch + std::time::Duration::from_micros(1_500);
+        assert_eq!(clock.at(moment), Instant::ZERO + Span::from_micros(1_500));
+        assert_eq!(clock.to_std(clock.at(moment)), Some(moment));
+        assert_eq!(clock.at(clock.epoch - std::time::Duration::from_secs(1)), Instant::ZERO);
+    }
+}

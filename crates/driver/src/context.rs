@@ -1,0 +1,107 @@
+//! The [`Context`] of the request a task works for, so that calls made on its behalf keep its rank,
+//! workflow and deadline, whichever driver it came in by and whichever it goes out by.
+//!
+//! It belongs to the task, not to the thread: [`scope`] sets it around each poll of a future and
+//! takes it back afterwards. What is spawned from inside is another task and starts without one;
+//! hand it on with `spawn(scope(context, future))`. To override the criticality of a part of a
+//! handler, run that part in a scope of its own.
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+
+use tidegate_core::Context;
+
+thread_local! {
+    static CURRENT: Cell<Option<Context>> = const { Cell::new(None) };
+}
+
+/// The context this code runs in, none outside of any request.
+pub fn current() -> Option<Context> {
+    CURRENT.get()
+}
+
+/// Runs `future` in `context`: it sees it by [`current`] in each of its polls.
+pub async fn scope<F: Future>(context: Context, future: F) -> F::Output {
+    let mut future = pin!(future);
+    poll_fn(|cx| {
+        let _entered = enter(context);
+        future.as_mut().poll(cx)
+    })
+    .await
+}
+
+/// Makes `context` the current one of this thread until the guard is dropped: for futures written
+/// by hand, around one poll.
+pub fn enter(context: Context) -> Entered {
+    Entered { outer: CURRENT.replace(Some(context)) }
+}
+
+/// Puts the former context back when it is dropped, also by a panic.
+#[derive(Debug)]
+#[must_use = "the context is left at once when the guard is dropped"]
+pub struct Entered {
+    outer: Option<Context>,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        CURRENT.set(self.outer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Poll, Waker};
+
+    use super::*;
+    use tidegate_core::Rank;
+
+    fn of_rank(business: u8) -> Context {
+        Context { rank: Rank::new(business, 0), ..Context::default() }
+    }
+
+    fn rank_now() -> Option<Rank> {
+        current().map(|context| context.rank)
+    }
+
+    /// Two tasks that take turns on one thread do not see each other's context.
+    #[test]
+    fn a_context_belongs_to_its_task() {
+        let two_polls = |business| {
+            scope(of_rank(business), async move {
+                assert_eq!(rank_now(), Some(Rank::new(business, 0)));
+                let mut polled = false;
+                poll_fn(|_| {
+                    if std::mem::replace(&mut polled, true) {
+                        Poll::Ready(())
+                    } else {
+                        Poll::Pending
+                    }
+                })
+                .await;
+                assert_eq!(rank_now(), Some(Rank::new(business, 0)));
+            })
+        };
+        let (mut one, mut two) = (pin!(two_polls(3)), pin!(two_polls(7)));
+        let mut cx = std::task::Context::from_waker(Waker::noop());
+        assert!(one.as_mut().poll(&mut cx).is_pending());
+        assert_eq!(rank_now(), None);
+        assert!(two.as_mut().poll(&mut cx).is_pending());
+        assert!(one.as_mut().poll(&mut cx).is_ready());
+        assert!(two.as_mut().poll(&mut cx).is_ready());
+        assert_eq!(rank_now(), None);
+    }
+
+    #[test]
+    fn scopes_nest_and_a_panic_leaves_them() {
+        let _outer = enter(of_rank(5));
+        let panicked = std::panic::catch_unwind(|| {
+            let _inner = enter(of_rank(9));
+            assert_eq!(rank_now(), Some(Rank::new(9, 0)));
+            panic!("the handler's own");
+        });
+        assert!(panicked.is_err());
+        assert_eq!(rank_now(), Some(Rank::new(5, 0)));
+    }
+}

@@ -1,0 +1,232 @@
+//! Guards: what a task holds of the gate, given back when it is dropped.
+//!
+//! ```text
+//! arrive ─► Ticket ──await──► Slot ──serve, fail, finish──► (gone)
+//!              │  ▲             │ pause
+//!              │  └── resume ─ Paused
+//!              └── Rejection
+//! ```
+//!
+//! A guard dropped at any point cancels: place, slot and credit are free at once, the gate
+//! dispatches, and whoever gets the slot is woken. That holds as well for a ticket whose request
+//! was started and whose task has not been polled since.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{self, Poll};
+
+use tidegate_core::{Cost, Feedback, Instant, Outcome, Progress, Rejection, RequestId, Span};
+
+use crate::shared::Shared;
+use crate::sync::Arc;
+use crate::waiters::{Fate, WaiterId, Waiters};
+
+/// The place of a request in the gate.
+struct Claim {
+    shared: Arc<Shared>,
+    request: RequestId,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Its ticket has not heard what became of it.
+    Waiting(WaiterId),
+    /// It has a slot, or is paused.
+    Held,
+    /// The gate has forgotten it.
+    Over,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let request = self.request;
+        match self.phase {
+            Phase::Over => {}
+            Phase::Held => self.shared.step(|state, now| state.gate.cancel(now, request)),
+            Phase::Waiting(waiter) => {
+                let waker = self.shared.step(|state, now| match state.waiters.remove(waiter) {
+                    Ok(Fate::Refuse(_)) => None,
+                    Ok(Fate::Start { .. }) => {
+                        state.gate.cancel(now, request);
+                        None
+                    }
+                    Err(waker) => {
+                        state.gate.cancel(now, request);
+                        waker
+                    }
+                });
+                // Here, after the lock: dropping a waker may drop a task, and that a ticket.
+                drop(waker);
+            }
+        }
+    }
+}
+
+/// A request that was let in: a future of its [`Slot`], or of the refusal it met while it waited.
+#[must_use = "a ticket that is dropped cancels its request"]
+pub struct Ticket {
+    /// None once it has resolved.
+    claim: Option<Claim>,
+    /// What became of it, where that is known without asking, and since when.
+    told: Option<(Fate, Instant)>,
+}
+
+impl Ticket {
+    pub(crate) fn new(shared: &Arc<Shared>, request: RequestId, waiter: WaiterId) -> Self {
+        let phase = Phase::Waiting(waiter);
+        Self { claim: Some(Claim { shared: Arc::clone(shared), request, phase }), told: None }
+    }
+
+    /// After a dispatch and still under the lock: what the ticket can be told at once spares it
+    /// one lock when it is polled.
+    pub(crate) fn learn(&mut self, waiters: &mut Waiters, now: Instant) {
+        let Some(claim) = &mut self.claim else { return };
+        let Phase::Waiting(waiter) = claim.phase else { return };
+        let Some(fate) = waiters.take_fate(waiter) else { return };
+        claim.phase = match fate {
+            Fate::Start { .. } => Phase::Held,
+            Fate::Refuse(_) => Phase::Over,
+        };
+        self.told = Some((fate, now));
+    }
+}
+
+impl Future for Ticket {
+    type Output = Result<Slot, Rejection>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let claim = this.claim.as_ref().expect("a ticket is not polled after it has resolved");
+        let (fate, started) = match (this.told, claim.phase) {
+            (None, Phase::Waiting(waiter)) => task::ready!(claim.shared.poll(waiter, cx)),
+            (told, _) => told.expect("a ticket either waits or was told"),
+        };
+        let mut claim = this.claim.take().expect("looked at above");
+        Poll::Ready(match fate {
+            Fate::Start { degraded } => {
+                claim.phase = Phase::Held;
+                Ok(Slot { claim, started, degraded })
+            }
+            Fate::Refuse(rejection) => {
+                claim.phase = Phase::Over;
+                Err(rejection)
+            }
+        })
+    }
+}
+
+/// The right to be executing. Dropped without a word it counts as cancelled, which says nothing
+/// about load.
+#[must_use = "a slot that is dropped cancels its request"]
+pub struct Slot {
+    claim: Claim,
+    started: Instant,
+    degraded: bool,
+}
+
+impl Slot {
+    /// The request was served; its cost is the time since its task learned that it may start.
+    pub fn serve(self) {
+        self.finish_measured(Outcome::Serve);
+    }
+
+    /// The request failed; its cost is measured likewise.
+    pub fn fail(self) {
+        self.finish_measured(Outcome::Fail);
+    }
+
+    /// The request has ended, at a cost that the driver knows better.
+    pub fn finish(mut self, outcome: Outcome, cost: Cost) {
+        self.claim.phase = Phase::Over;
+        let request = self.claim.request;
+        self.claim.shared.step(|state, now| state.gate.finish(now, request, outcome, cost));
+    }
+
+    /// The same, together with what to tell the caller in the answer.
+    pub fn answer(mut self, outcome: Outcome, cost: Cost) -> Option<Feedback> {
+        self.claim.phase = Phase::Over;
+        let request = self.claim.request;
+        self.claim.shared.step(|state, now| {
+            let context = state.gate.request(request)?.context;
+            state.gate.finish(now, request, outcome, cost);
+            Some(state.gate.feedback(now, context.caller, context.workflow))
+        })
+    }
+
+    /// The request waits for a call of its own and gives up its slot meanwhile.
+    pub fn pause(self) -> Paused {
+        let request = self.claim.request;
+        self.claim.shared.step(|state, now| state.gate.pause(now, request));
+        Paused { claim: self.claim }
+    }
+
+    /// Whether the gate asks for a cheaper answer.
+    pub fn degraded(&self) -> bool {
+        self.degraded
+    }
+
+    /// When its task learned that it may start, in the gate's clock.
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// Who it is in the gate.
+    pub fn request(&self) -> RequestId {
+        self.claim.request
+    }
+
+    fn finish_measured(mut self, outcome: Outcome) {
+        self.claim.phase = Phase::Over;
+        let (request, started) = (self.claim.request, self.started);
+        self.claim.shared.step(|state, now| {
+            let cost = now.since(started).max(Span::from_nanos(1));
+            state.gate.finish(now, request, outcome, cost.into());
+        });
+    }
+}
+
+/// A request between two of its steps, without a slot.
+#[must_use = "a paused request that is dropped is cancelled"]
+pub struct Paused {
+    claim: Claim,
+}
+
+impl Paused {
+    /// The next step joins the schedule. It was let in once and is not asked again.
+    pub fn resume(self, progress: Progress) -> Ticket {
+        let mut claim = self.claim;
+        let shared = Arc::clone(&claim.shared);
+        shared.locked(|state, now, wakers| {
+            claim.phase = Phase::Waiting(state.waiters.add(claim.request));
+            state.gate.resume(now, claim.request, progress);
+            state.dispatch(now, wakers);
+            let mut ticket = Ticket { claim: Some(claim), told: None };
+            ticket.learn(&mut state.waiters, now);
+            ticket
+        })
+    }
+}
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let phase = self.claim.as_ref().map(|claim| claim.phase);
+        f.debug_struct("Ticket").field("phase", &phase).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slot")
+            .field("request", &self.claim.request)
+            .field("started", &self.started)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Paused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Paused").field("request", &self.claim.request).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,102 @@
+//! Models that loom runs through every interleaving. A lost wake-up is a deadlock there, and a
+//! guard that is never dropped a leak.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p tidegate-driver --release --test loom`
+#![cfg(loom)]
+
+use loom::future::block_on;
+use loom::thread;
+use tidegate_core::gate::{Gate, GateConfig};
+use tidegate_core::slots::SlotsConfig;
+use tidegate_core::{Context, Instant, Progress};
+use tidegate_driver::{Clock, SharedGate, Ticket};
+
+/// Time stands still: only the order of steps matters here.
+#[derive(Debug)]
+struct Still;
+
+impl Clock for Still {
+    fn now(&self) -> Instant {
+        Instant::from_nanos(1)
+    }
+}
+
+fn gate(slots: u32) -> SharedGate {
+    let config = GateConfig { slots: SlotsConfig::fixed(slots), ..GateConfig::default() };
+    let gate = Gate::new(&config, Instant::ZERO, 1).expect("a valid configuration");
+    SharedGate::with_clock(gate, Still)
+}
+
+fn arrive(gate: &SharedGate) -> Ticket {
+    gate.arrive(&Context::default()).expect("the queue has room")
+}
+
+fn assert_empty(gate: &SharedGate) {
+    assert_eq!((gate.running(), gate.waiting(), gate.tickets()), (0, 0, 0));
+    gate.read(Gate::invariants);
+}
+
+/// Everyone who waits is woken, whoever finishes when.
+#[test]
+fn two_tasks_share_one_slot() {
+    loom::model(|| {
+        let gate = gate(1);
+        let other = {
+            let gate = gate.clone();
+            thread::spawn(move || block_on(arrive(&gate)).expect("served").serve())
+        };
+        block_on(arrive(&gate)).expect("served").serve();
+        other.join().expect("no panic");
+        assert_empty(&gate);
+    });
+}
+
+/// A ticket is dropped while the slot it waits for is handed to it: the next one gets it.
+#[test]
+fn a_dropped_ticket_never_keeps_the_slot() {
+    loom::model(|| {
+        let gate = gate(1);
+        let slot = block_on(arrive(&gate)).expect("served");
+        let (second, third) = (arrive(&gate), arrive(&gate));
+        let dropper = thread::spawn(move || drop(second));
+        let finisher = thread::spawn(move || slot.serve());
+        block_on(third).expect("served").serve();
+        dropper.join().expect("no panic");
+        finisher.join().expect("no panic");
+        assert_empty(&gate);
+    });
+}
+
+/// A ticket that was polled is given up from elsewhere, as by a runtime that ends a task.
+#[test]
+fn a_polled_ticket_may_be_dropped_by_another_thread() {
+    loom::model(|| {
+        let gate = gate(1);
+        let slot = block_on(arrive(&gate)).expect("served");
+        let mut second = arrive(&gate);
+        let polled = block_on(std::future::poll_fn(|cx| {
+            std::task::Poll::Ready(std::future::Future::poll(std::pin::Pin::new(&mut second), cx))
+        }));
+        assert!(polled.is_pending());
+        let dropper = thread::spawn(move || drop(second));
+        drop(slot);
+        dropper.join().expect("no panic");
+        assert_empty(&gate);
+    });
+}
+
+/// A step that pauses lends its slot, and gets one again.
+#[test]
+fn a_paused_task_comes_back() {
+    loom::model(|| {
+        let gate = gate(1);
+        let other = {
+            let gate = gate.clone();
+            thread::spawn(move || block_on(arrive(&gate)).expect("served").serve())
+        };
+        let paused = block_on(arrive(&gate)).expect("served").pause();
+        block_on(paused.resume(Progress::default())).expect("served").serve();
+        other.join().expect("no panic");
+        assert_empty(&gate);
+    });
+}

@@ -1,0 +1,243 @@
+//! The load: a closed loop to find the capacity, or open-loop Poisson arrivals.
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Empty};
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::task::LocalSet;
+
+use crate::report::{Answer, Row};
+
+/// Ignored at the start of every run: connections open, estimates settle.
+const WARM_UP: Duration = Duration::from_millis(500);
+/// How long after the last arrival answers are waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Most HTTP/1.1 connections at once; an arrival that finds none free is lost.
+const CONNECTIONS: usize = 1024;
+/// HTTP/2 connections.
+const SHARED: usize = 4;
+/// Requests outstanding in the closed loop.
+const OUTSTANDING: usize = 64;
+
+/// What to send.
+pub(crate) enum Load {
+    /// [`OUTSTANDING`] requests at a time.
+    Closed { seconds: Duration },
+    /// Arrivals that do not wait for answers, at `rate` per second.
+    Poisson { rate: f64, seconds: Duration },
+}
+
+/// Loads the server at `address` and tells what came back after the warm-up.
+pub(crate) fn run(load: &Load, address: SocketAddr, h2: bool) -> Row {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("built");
+    LocalSet::new().block_on(&runtime, async {
+        let pool = Rc::new(Pool::new(address, h2).await);
+        let begin = Instant::now() + WARM_UP;
+        let seconds = match *load {
+            Load::Closed { seconds } => {
+                closed_loop(&pool, begin + seconds).await;
+                seconds
+            }
+            Load::Poisson { rate, seconds } => {
+                open_loop(&pool, rate, begin + seconds).await;
+                seconds
+            }
+        };
+        Row::new(pool.take_answers(), begin, seconds)
+    })
+}
+
+async fn closed_loop(pool: &Rc<Pool>, end: Instant) {
+    let loops: Vec<_> = (0..OUTSTANDING)
+        .map(|_| {
+            let pool = Rc::clone(pool);
+            tokio::task::spawn_local(async move {
+                while Instant::now() < end {
+                    pool.request(Instant::now()).await;
+                }
+            })
+        })
+        .collect();
+    for each in loops {
+        each.await.expect("a loop does not panic");
+    }
+}
+
+async fn open_loop(pool: &Rc<Pool>, rate: f64, end: Instant) {
+    let (sender, mut arrivals) = mpsc::unbounded_channel();
+    // A thread of its own sleeps far more exactly than the runtime's millisecond timer.
+    let clock = std::thread::spawn(move || {
+        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        let mut next = Instant::now();
+        while next < end {
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+            if sender.send(next).is_err() {
+                return;
+            }
+            next += Duration::from_secs_f64(-random.unit().ln() / rate);
+        }
+    });
+    while let Some(due) = arrivals.recv().await {
+        let pool = Rc::clone(pool);
+        tokio::task::spawn_local(async move { pool.request(due).await });
+    }
+    clock.join().expect("the clock does not panic");
+    let late = Instant::now() + PATIENCE;
+    while pool.outstanding.get() > 0 && Instant::now() < late {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    pool.count_outstanding_as_lost();
+}
+
+/// xorshift64*: enough for arrival times.
+struct Random(u64);
+
+impl Random {
+    /// In (0, 1].
+    fn unit(&mut self) -> f64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        let bits = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11;
+        (bits + 1) as f64 / (1u64 << 53) as f64
+    }
+}
+
+type Http1 = http1::SendRequest<Empty<Bytes>>;
+type Http2 = http2::SendRequest<Empty<Bytes>>;
+
+/// Connections and what came back over them.
+struct Pool {
+    address: SocketAddr,
+    /// Idle HTTP/1.1 connections.
+    idle: RefCell<Vec<Http1>>,
+    opened: Cell<usize>,
+    /// HTTP/2 connections, none for HTTP/1.1.
+    shared: Vec<Http2>,
+    turn: Cell<usize>,
+    outstanding: Cell<usize>,
+    /// Due times of requests without an answer yet, by number.
+    pending: RefCell<std::collections::BTreeMap<usize, Instant>>,
+    answers: RefCell<Vec<Answer>>,
+}
+
+impl Pool {
+    async fn new(address: SocketAddr, h2: bool) -> Self {
+        let mut shared = Vec::new();
+        while h2 && shared.len() < SHARED {
+            shared.push(connect2(address).await.expect("the server is there"));
+        }
+        Self {
+            address,
+            shared,
+            idle: RefCell::default(),
+            opened: Cell::new(0),
+            turn: Cell::new(0),
+            outstanding: Cell::new(0),
+            pending: RefCell::default(),
+            answers: RefCell::default(),
+        }
+    }
+
+    /// One request that was due at `due`, from sending to the end of its answer.
+    async fn request(&self, due: Instant) {
+        let number = self.turn.replace(self.turn.get() + 1);
+        self.outstanding.set(self.outstanding.get() + 1);
+        self.pending.borrow_mut().insert(number, due);
+        let answer = if self.shared.is_empty() {
+            self.over_http1().await
+        } else {
+            self.over_http2(number).await
+        };
+        self.outstanding.set(self.outstanding.get() - 1);
+        self.pending.borrow_mut().remove(&number);
+        let (status, delay) = answer.unwrap_or((None, Duration::MAX));
+        self.answers.borrow_mut().push(Answer { due, status, latency: due.elapsed(), delay });
+    }
+
+    async fn over_http1(&self) -> Option<(Option<StatusCode>, Duration)> {
+        let idle = self.idle.borrow_mut().pop();
+        let mut connection = match idle {
+            Some(connection) => connection,
+            None if self.opened.get() < CONNECTIONS => {
+                self.opened.set(self.opened.get() + 1);
+                connect1(self.address).await?
+            }
+            None => return None,
+        };
+        let response = connection.send_request(request()).await.ok()?;
+        let answer = (Some(response.status()), delay_of(&response));
+        response.into_body().collect().await.ok()?;
+        if connection.ready().await.is_ok() {
+            self.idle.borrow_mut().push(connection);
+        } else {
+            self.opened.set(self.opened.get() - 1);
+        }
+        Some(answer)
+    }
+
+    async fn over_http2(&self, number: usize) -> Option<(Option<StatusCode>, Duration)> {
+        let mut connection = self.shared[number % self.shared.len()].clone();
+        let response = connection.send_request(request()).await.ok()?;
+        let answer = (Some(response.status()), delay_of(&response));
+        response.into_body().collect().await.ok()?;
+        Some(answer)
+    }
+
+    fn count_outstanding_as_lost(&self) {
+        let lost = self.pending.take().into_values();
+        self.answers.borrow_mut().extend(lost.map(|due| Answer {
+            due,
+            status: None,
+            latency: Duration::MAX,
+            delay: Duration::MAX,
+        }));
+    }
+
+    fn take_answers(&self) -> Vec<Answer> {
+        self.answers.take()
+    }
+}
+
+fn request() -> Request<Empty<Bytes>> {
+    let sent = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_micros());
+    Request::get("http://localhost/")
+        .header("host", "localhost")
+        .header("x-sent-us", sent.to_string())
+        .body(Empty::new())
+        .expect("a valid request")
+}
+
+fn delay_of<B>(response: &http::Response<B>) -> Duration {
+    let delay = response.headers().get("x-delay-us").and_then(|value| value.to_str().ok());
+    delay.and_then(|text| text.parse().ok()).map_or(Duration::MAX, Duration::from_micros)
+}
+
+async fn connect1(address: SocketAddr) -> Option<Http1> {
+    let stream = TcpStream::connect(address).await.ok()?;
+    stream.set_nodelay(true).ok()?;
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.ok()?;
+    tokio::task::spawn_local(connection);
+    Some(sender)
+}
+
+async fn connect2(address: SocketAddr) -> Option<Http2> {
+    let stream = TcpStream::connect(address).await.ok()?;
+    stream.set_nodelay(true).ok()?;
+    let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+        .initial_max_send_streams(10_000)
+        .handshake(TokioIo::new(stream))
+        .await
+        .ok()?;
+    tokio::task::spawn_local(connection);
+    Some(sender)
+}

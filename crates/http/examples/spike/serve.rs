@@ -1,0 +1,162 @@
+//! The server: hyper, a handler that keeps its thread busy, and a gate driven in one of the ways.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::io::Read;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::service::TowerToHyperService;
+use tidegate_core::gate::{Gate, GateConfig};
+use tidegate_core::slots::SlotsConfig;
+use tidegate_core::{Instant as Moment, Span};
+use tidegate_driver::SharedGate;
+use tidegate_http::GateLayer;
+use tokio::net::TcpListener;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::ways::{Gated, Way};
+use crate::{SLO, Setup};
+
+/// Serves until its parent closes the pipe.
+pub(crate) fn run(setup: &Setup) {
+    let mut builder = match setup.runtime.as_str() {
+        "1c" => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    if setup.runtime != "1c" {
+        builder.worker_threads(setup.workers() as usize);
+    }
+    let runtime = builder.event_interval(setup.event_interval).enable_all().build().expect("built");
+    std::thread::spawn(|| {
+        // Whatever it reads, the end of input is the end.
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(0);
+    });
+    let setup = setup.clone();
+    // Spawned, so that connections are accepted by a worker and not by the main thread.
+    let accepting = runtime.spawn(async move { accept(&setup).await });
+    runtime.block_on(accepting).expect("the server does not panic");
+}
+
+async fn accept(setup: &Setup) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    println!("{}", listener.local_addr().expect("bound"));
+    let h2 = setup.protocol == "h2";
+    let time = Duration::from_micros(setup.work_us);
+    let steps = (setup.work == "cpu").then(|| steps_in(time));
+    let handler = Handler { time, steps };
+    let gate = gate(setup.workers() + setup.extra_slots);
+    match setup.way.as_str() {
+        "open" => serve(listener, h2, handler).await,
+        "layer" => {
+            let layer = GateLayer::new(gate).patience(patience());
+            serve(listener, h2, layer.layer(handler)).await;
+        }
+        way => serve(listener, h2, Gated::new(Way::from_name(way), gate, handler)).await,
+    }
+}
+
+/// One slot per worker, first come first served, and nobody enters who would wait too long.
+fn gate(slots: u32) -> SharedGate {
+    let config = GateConfig { slots: SlotsConfig::fixed(slots), ..GateConfig::default() };
+    SharedGate::new(Gate::new(&config, Moment::ZERO, 1).expect("a valid configuration"))
+}
+
+pub(crate) fn patience() -> Span {
+    Span::from(SLO).scale(0.4)
+}
+
+async fn serve<S, B>(listener: TcpListener, h2: bool, service: S)
+where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+    S: Clone + Send + 'static,
+    S::Future: Send,
+    B: http_body::Body<Data = Bytes, Error = Infallible> + Send + 'static,
+{
+    loop {
+        let Ok((stream, _)) = listener.accept().await else { continue };
+        // Without it small answers wait for the acknowledgement of the one before.
+        let _ = stream.set_nodelay(true);
+        let (io, service) = (TokioIo::new(stream), TowerToHyperService::new(service.clone()));
+        tokio::spawn(async move {
+            // A connection that breaks is the client's affair.
+            let _ = if h2 {
+                hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+                    .max_concurrent_streams(10_000)
+                    .serve_connection(io, service)
+                    .await
+            } else {
+                hyper::server::conn::http1::Builder::new().serve_connection(io, service).await
+            };
+        });
+    }
+}
+
+/// Keeps its thread busy, then answers with the delay from the client's send to its own start.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Handler {
+    time: Duration,
+    /// As many steps instead, however long they take.
+    steps: Option<u64>,
+}
+
+impl Service<Request<Incoming>> for Handler {
+    type Response = Response<Full<Bytes>>;
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+        let delay = delay_of(&request);
+        match self.steps {
+            Some(steps) => work(steps),
+            None => spin(self.time),
+        }
+        let mut response = Response::new(Full::from("done\n"));
+        response.headers_mut().insert("x-delay-us", HeaderValue::from(delay));
+        ready(Ok(response))
+    }
+}
+
+fn delay_of<B>(request: &Request<B>) -> u64 {
+    let sent = request.headers().get("x-sent-us").and_then(|value| value.to_str().ok());
+    let sent: u64 = sent.and_then(|text| text.parse().ok()).unwrap_or(u64::MAX);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_micros() as u64);
+    now.saturating_sub(sent)
+}
+
+fn spin(time: Duration) {
+    let begun = Instant::now();
+    while begun.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+fn work(steps: u64) {
+    let mut state = 1u64;
+    for step in 0..steps {
+        state = std::hint::black_box(state.wrapping_mul(6_364_136_223_846_793_005) ^ step);
+    }
+}
+
+/// As many steps as fit into `time` when nothing disturbs.
+fn steps_in(time: Duration) -> u64 {
+    const TRIAL: u64 = 100_000;
+    let fastest = (0..50).map(|_| {
+        let begun = Instant::now();
+        work(TRIAL);
+        begun.elapsed()
+    });
+    let fastest = fastest.min().unwrap_or(time).as_nanos().max(1);
+    (u128::from(TRIAL) * time.as_nanos() / fastest) as u64
+}

@@ -1,0 +1,12 @@
+//! Tower layers that put a gate before HTTP services.
+//!
+//! [`server::GateLayer`] is the server side: always ready, decides each arrival in `call` itself,
+//! refuses with a response and never with an error, and keeps the queue in the gate.
+
+#![allow(clippy::disallowed_methods, reason = "a driver reads the clock for the core")]
+
+mod body;
+pub mod server;
+
+pub use body::GateBody;
+pub use server::GateLayer;
