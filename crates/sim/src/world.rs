@@ -110,9 +110,9 @@ impl<'a> World<'a> {
                 let process = process(scenario, Instant::ZERO, seed, service, index, first, 0)?;
                 ids.extend(process.clients.iter().map(|c| (c.caller().id(), c.index())));
                 owners.extend(process.clients.iter().map(|_| index));
-                let rng = stream(seed, &format!("calls of {index}"));
+                let rng = |what: &str| stream(seed, &format!("{what} of {index}"));
                 let (spec, times) = (shared_spec.clone(), times.clone());
-                nodes.push(Node::new(index, service, spec, process, times, rng));
+                nodes.push(Node::new(index, service, spec, process, times, &rng));
             }
         }
         ids.sort_unstable();

@@ -17,6 +17,7 @@
 //! The time a message has waited to be received is a stage before the gate's queue; the gate is
 //! told the age of the oldest.
 
+mod cache;
 mod calls;
 mod trouble;
 
@@ -38,6 +39,9 @@ use crate::measure::Fact;
 use crate::network::{Body, MessageId, Reply};
 use crate::shared::{Event, Shared};
 use crate::topology::ServiceSpec;
+use cache::Cache;
+
+pub use cache::CacheSpec;
 
 /// What handling messages costs a core.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -90,6 +94,7 @@ pub(crate) struct Node {
     alarm: Alarm,
     /// Last told to the gate.
     stage_delay: Span,
+    cache: Option<Cache>,
     trouble: trouble::Trouble,
 }
 
@@ -158,7 +163,7 @@ impl Node {
         spec: Rc<ServiceSpec>,
         process: Process,
         times: Rc<[Service]>,
-        call_times: Rng,
+        rng: &dyn Fn(&str) -> Rng,
     ) -> Self {
         let cores = u16::try_from(spec.cores).expect("plans have at most 65,535 cores");
         Self {
@@ -168,7 +173,7 @@ impl Node {
             first_client: process.clients.first().map_or(0, Client::index),
             clients: process.clients,
             times,
-            call_times,
+            call_times: rng("calls"),
             cores: vec![Work::Nothing; usize::from(cores)],
             idle: (0..cores).rev().collect(),
             packets: VecDeque::new(),
@@ -181,6 +186,7 @@ impl Node {
             news: false,
             alarm: Alarm::default(),
             stage_delay: Span::ZERO,
+            cache: spec.cache.map(|spec| Cache::warm(spec, rng("cache"))),
             trouble: trouble::Trouble::none(cores),
             spec,
         }
@@ -400,7 +406,12 @@ impl Node {
                 Out::Call(id) => self.occupy(shared, core, Work::Call(id), self.spec.messages.send),
             }
         } else if let Some(id) = self.ready.pop_front() {
-            self.occupy(shared, core, Work::Run(id), self.jobs[id.index()].step);
+            let job = &mut self.jobs[id.index()];
+            if let (Some(cache), Span::ZERO) = (&mut self.cache, job.spent) {
+                job.step += cache.look_up();
+            }
+            let step = job.step;
+            self.occupy(shared, core, Work::Run(id), step);
         } else {
             return false;
         }

@@ -20,7 +20,7 @@ use super::{Point, replay, underlay};
 use crate::dist::{Dist, Service};
 use crate::fault::{Fault, FaultKind};
 use crate::network::NetworkSpec;
-use crate::node::MessageCost;
+use crate::node::{CacheSpec, MessageCost};
 use crate::topology::{Calls, ServiceSpec, Topology};
 use crate::workload::{Arrivals, CostByRank, Profile, Ranks, WorkloadSpec};
 use crate::world::Scenario;
@@ -206,6 +206,7 @@ fn read_service(name: &str, table: &mut Reader<'_>, wanted: &mut Vec<Value>) -> 
         replicas: table.whole("replicas", 1, 1, 10_000) as u32,
         cores: table.whole("cores", 1, 1, 65_535) as u32,
         time: read_time(table),
+        cache: read_cache(table),
         after: table.span("after", Span::ZERO),
         messages: read_messages(table),
         calls: Calls::new(),
@@ -237,6 +238,18 @@ fn read_time(table: &mut Reader<'_>) -> Service {
         _ => Dist::Exponential,
     };
     Service { dist, mean }
+}
+
+fn read_cache(table: &mut Reader<'_>) -> Option<CacheSpec> {
+    let mut cache = None;
+    table.table("cache", |table| {
+        cache = Some(CacheSpec {
+            hit: table.number("hit", 0.9, 0.0, 1.0),
+            miss: table.span("miss", Span::from_millis(1)),
+            fill: table.number("fill", 1000.0, 1.0, 1e12),
+        });
+    });
+    cache
 }
 
 fn read_messages(table: &mut Reader<'_>) -> MessageCost {
@@ -496,7 +509,17 @@ fn read_faults(root: &mut Reader<'_>, topology: &Topology) -> Vec<Fault> {
 }
 
 fn read_fault(table: &mut Reader<'_>, cores: u32) -> FaultKind {
-    let kinds = ["slow", "pause", "crash", "cores", "lose-feedback", "partition", "loss", "jitter"];
+    let kinds = [
+        "slow",
+        "pause",
+        "crash",
+        "cores",
+        "lose-feedback",
+        "partition",
+        "loss",
+        "jitter",
+        "cold-cache",
+    ];
     match table.choice("kind", &kinds) {
         1 => FaultKind::Pause,
         2 => FaultKind::Crash,
@@ -504,6 +527,7 @@ fn read_fault(table: &mut Reader<'_>, cores: u32) -> FaultKind {
         4 => FaultKind::LoseFeedback(table.number("share", 1.0, 0.0, 1.0)),
         5 => FaultKind::Partition(table.number("share", 1.0, 0.0, 1.0)),
         6 => FaultKind::Loss(table.number("share", 0.1, 0.0, 1.0)),
+        8 => FaultKind::ColdCache,
         7 => FaultKind::Jitter(table.span("jitter", Span::from_micros(10))),
         _ => FaultKind::Slow(table.number("factor", 2.0, 0.001, 1e6)),
     }
