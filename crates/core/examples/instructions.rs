@@ -18,16 +18,40 @@ use tidegate_core::{
 };
 
 /// Admission policies: `arrive → dispatch → finish`, the same with feedback, and a refusal.
-const ADMISSION: &[(&str, &str)] = &[("open", "policy = 'open'")];
+const ADMISSION: &[(&str, &str)] = &[
+    ("open", "policy = 'open'"),
+    ("tide", "policy = 'tide'"),
+    ("breakwater", "policy = 'breakwater'"),
+    ("dagor", "policy = 'dagor'"),
+    ("codel", "policy = 'codel'"),
+    ("seda", "policy = 'seda'\nstart_rate = 1e6\nmax_rate = 1e7"),
+    ("random", "policy = 'random'"),
+    ("utilization", "policy = 'utilization'"),
+];
 
 /// Orders of service: taking the next and adding one, at several depths.
-const ORDERS: &[(&str, &str)] = &[("fifo", "order = 'fifo'")];
+const ORDERS: &[(&str, &str)] = &[
+    ("fifo", "order = 'fifo'"),
+    ("adaptive-lifo", "order = 'adaptive-lifo'"),
+    ("edf", "order = 'edf'"),
+    ("lstf", "order = 'lstf'"),
+    ("sjf", "order = 'sjf'"),
+    ("srtf", "order = 'srtf'"),
+    ("lasf", "order = 'lasf'"),
+    ("drr", "order = 'drr'"),
+];
 
 /// Bounds on execution: `arrive → dispatch → finish` without admission control.
-const SLOTS: &[(&str, &str)] = &[("fixed", "slots = 'fixed'")];
+const SLOTS: &[(&str, &str)] = &[("fixed", "slots = 'fixed'"), ("adaptive", "slots = 'adaptive'")];
 
 /// Throttles: `submit → transmit → respond` with feedback that lets everything through.
-const THROTTLES: &[(&str, &str)] = &[("open", "throttle = 'open'")];
+const THROTTLES: &[(&str, &str)] = &[
+    ("open", "throttle = 'open'"),
+    ("credit", "throttle = 'credit'"),
+    ("cursor", "throttle = 'cursor'"),
+    ("adaptive", "throttle = 'adaptive'"),
+    ("window", "throttle = 'window'"),
+];
 
 /// Requests that wait while orders are measured.
 const DEPTHS: &[usize] = &[10, 1_000, 100_000];
@@ -68,7 +92,7 @@ fn operations() -> Vec<Operation> {
         add(format!("refuse/{name}"), Box::new(move |n| refuse(&config, n)));
     }
     for (name, block) in SLOTS {
-        let config = format!("[slots]\n{block}");
+        let config = format!("[admission]\npolicy = 'open'\n[slots]\n{block}");
         add(format!("slots/{name}"), Box::new(move |n| pass(&config, false, n)));
     }
     for (name, block) in ORDERS {

@@ -152,6 +152,10 @@ impl Admission for Breakwater {
         }
     }
 
+    fn next_settle(&self) -> Instant {
+        self.period_ends
+    }
+
     fn next_wakeup(&self) -> Option<Instant> {
         // Between messages nobody can see the pool, except callers that wait for a grant.
         self.windows.has_drained().then_some(self.period_ends)

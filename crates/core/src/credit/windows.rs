@@ -34,9 +34,9 @@ pub(crate) struct Windows {
     callers: Slab<Holder>,
     /// Sum of all windows.
     issued: u64,
-    /// All callers, the one not heard of for longest first.
-    by_silence: List,
-    silence: Links,
+    /// All callers, the one whose silence was looked at longest ago first.
+    by_look: List,
+    look: Links,
     /// Drained callers that said they want more, longest first, and all other drained ones.
     hungry: List,
     content: List,
@@ -56,6 +56,8 @@ struct Holder {
     /// What it said it has waiting.
     demand: u32,
     heard: Instant,
+    /// When it was last looked at whether it has fallen silent.
+    looked: Instant,
     /// Since when it has held credits without a break.
     holding_since: Instant,
     /// Whether a request of it was refused since the last response.
@@ -87,8 +89,8 @@ pub(crate) struct Share {
     pub(crate) turn: Option<Span>,
 }
 
-/// Callers remembered at once. Beyond it the one silent for longest without anything in flight is
-/// forgotten; if there is none, newcomers are treated like unknown callers.
+/// Callers remembered at once. Beyond it the one looked at longest ago is forgotten unless it has
+/// something in flight; then newcomers are treated like unknown callers.
 const CALLERS: usize = 1 << 17;
 
 impl Windows {
@@ -97,8 +99,8 @@ impl Windows {
             places: HashMap::default(),
             callers: Slab::default(),
             issued: 0,
-            by_silence: List::EMPTY,
-            silence: Links::default(),
+            by_look: List::EMPTY,
+            look: Links::default(),
             hungry: List::EMPTY,
             content: List::EMPTY,
             drained: Links::default(),
@@ -167,23 +169,32 @@ impl Windows {
         let Some(key) = self.places.remove(&caller) else { return };
         self.set_window(now, key, 0);
         self.unfile_drained(key);
-        self.silence.remove(&mut self.by_silence, key.index());
+        self.look.remove(&mut self.by_look, key.index());
         self.strict.remove(&mut self.by_telling, key.index());
         self.callers.remove(key);
     }
 
-    /// Forgets callers not heard of since `before` with nothing in flight.
+    /// Forgets callers not heard of since `before` with nothing in flight. Looks at a few, those
+    /// first that were looked at longest ago, so that it can be called often.
     pub(crate) fn forget_silent(&mut self, now: Instant, before: Instant) {
-        while let Some(place) = self.by_silence.front() {
-            let Some(holder) = self.callers.key_at(place).and_then(|key| self.callers.get(key))
+        for _ in 0..2 {
+            let Some(key) = self.by_look.front().and_then(|place| self.callers.key_at(place))
             else {
-                break;
+                return;
             };
-            if holder.heard >= before || holder.in_flight > 0 {
-                break;
+            let Some(holder) = self.callers.get_mut(key) else { return };
+            if holder.looked >= before {
+                return;
             }
-            let caller = holder.caller;
-            self.on_gone(now, caller);
+            holder.looked = now;
+            let silent = holder.heard < before && holder.in_flight == 0;
+            if silent {
+                let caller = holder.caller;
+                self.on_gone(now, caller);
+            } else {
+                self.look.remove(&mut self.by_look, key.index());
+                self.look.push_back(&mut self.by_look, key.index());
+            }
         }
     }
 
@@ -324,14 +335,15 @@ impl Windows {
             return None;
         }
         if let Some(key) = self.places.get(&caller).copied() {
-            self.silence.remove(&mut self.by_silence, key.index());
-            self.silence.push_back(&mut self.by_silence, key.index());
-            self.callers.get_mut(key)?.heard = now;
-            self.unfile_drained(key);
+            let holder = self.callers.get_mut(key)?;
+            holder.heard = now;
+            if holder.drained.is_some() {
+                self.unfile_drained(key);
+            }
             return Some(key);
         }
         if self.callers.len() >= CALLERS {
-            let oldest = self.callers.key_at(self.by_silence.front()?)?;
+            let oldest = self.callers.key_at(self.by_look.front()?)?;
             let holder = self.callers.get(oldest)?;
             if holder.in_flight > 0 {
                 return None;
@@ -345,13 +357,14 @@ impl Windows {
             in_flight: 0,
             demand: 0,
             heard: now,
+            looked: now,
             holding_since: now,
             refused: false,
             drained: None,
             told: Cursor::OPEN,
         });
         self.places.insert(caller, key);
-        self.silence.push_back(&mut self.by_silence, key.index());
+        self.look.push_back(&mut self.by_look, key.index());
         Some(key)
     }
 

@@ -76,6 +76,8 @@ pub struct Gate {
     config: GateConfig,
     /// The latest moment heard of.
     now: Instant,
+    /// Until then the policy has no period to conclude.
+    next_settle: Instant,
     entries: Slab<Entry>,
     running: u32,
     schedule: Box<dyn Scheduler>,
@@ -129,6 +131,7 @@ impl Gate {
             sequence: 0,
             config: config.clone(),
             now,
+            next_settle: Instant::ZERO,
             entries: Slab::default(),
             running: 0,
             schedule: config.schedule.build(),
@@ -348,6 +351,7 @@ impl Gate {
         if config.slots != self.config.slots {
             self.slots = config.slots.build(now);
         }
+        self.next_settle = Instant::ZERO;
         self.attempts.set_share(config.retry_share);
         self.config = config.clone();
         self.rebuild_indexes(now);
@@ -360,12 +364,12 @@ impl Gate {
     /// the actions wait in [`poll`](Self::poll).
     pub fn dispatch(&mut self, now: Instant) {
         let now = self.advance(now);
-        while self.running < self.slots.limit() {
+        while self.backlog.waiting() > 0 && self.running < self.slots.limit() {
             let Some(id) = self.schedule.pop(now) else { break };
             self.start(now, id);
         }
-        let saturated = self.backlog.waiting() > 0 && self.running >= self.slots.limit();
-        self.backlog.set_saturated(now, saturated);
+        // What still waits does so because every slot is taken.
+        self.backlog.set_saturated(now, self.backlog.waiting() > 0);
         while let Some(caller) = self.admission.poll_notice() {
             let feedback = self.feedback_now(caller, Workflow::NONE);
             self.actions.push_back(Action::Notify { caller, feedback });
@@ -476,8 +480,11 @@ impl Gate {
     /// Moves time forward, never back, and concludes every period that ended meanwhile.
     fn advance(&mut self, now: Instant) -> Instant {
         self.now = self.now.max(now);
-        let mut cx = Cx { now: self.now, rng: &mut self.rng, events: &mut self.events };
-        self.admission.settle(&mut cx, &self.backlog);
+        if self.now >= self.next_settle {
+            let mut cx = Cx { now: self.now, rng: &mut self.rng, events: &mut self.events };
+            self.admission.settle(&mut cx, &self.backlog);
+            self.next_settle = self.admission.next_settle();
+        }
         self.now
     }
 

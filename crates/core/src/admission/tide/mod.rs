@@ -325,6 +325,10 @@ impl Admission for Tide {
         self.period_ends = self.period_ends.max(cx.now + period);
     }
 
+    fn next_settle(&self) -> Instant {
+        self.period_ends
+    }
+
     fn next_wakeup(&self) -> Option<Instant> {
         (self.windows.has_drained() || self.last < Cursor::OPEN).then_some(self.period_ends)
     }
