@@ -125,14 +125,15 @@ fn run_text(
     Ok(run_plan(&plan, options.threads, progress))
 }
 
-/// Runs all points of a plan on `threads` threads (all cores if zero). The reports come in the
+/// Runs all points of a plan, with each of its seeds, on `threads` threads (all cores if zero). The reports come in the
 /// order of the points and do not depend on the number of threads.
 pub fn run_plan(
     plan: &Plan,
     threads: usize,
     progress: impl Fn(usize, usize) + Sync,
 ) -> Vec<Report> {
-    let count = plan.points.len();
+    let seeds = plan.seeds as usize;
+    let count = plan.points.len() * seeds;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = if threads == 0 { cores } else { threads }.clamp(1, count.max(1));
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -142,8 +143,9 @@ pub fn run_plan(
             scope.spawn(|| {
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(point) = plan.points.get(number) else { break };
-                    let report = run_point(plan, point, plan.seed);
+                    let Some(point) = plan.points.get(number / seeds) else { break };
+                    let seed = plan.seed.wrapping_add((number % seeds) as u64);
+                    let report = run_point(plan, point, seed);
                     reports.lock().expect("no thread panics while it holds this")[number] =
                         Some(report);
                     progress(done.fetch_add(1, Ordering::Relaxed) + 1, count);

@@ -31,6 +31,8 @@ pub struct ServiceSpec {
     pub after: Span,
     /// What messages cost.
     pub messages: MessageCost,
+    /// How often the gate is told the utilization of the cores.
+    pub sample: Span,
     /// The calls that every request makes, unless its workflow is listed.
     pub calls: Calls,
     /// The calls that requests of a workflow make.
@@ -142,6 +144,7 @@ mod tests {
             cache: None,
             after: Span::ZERO,
             messages: MessageCost::FREE,
+            sample: Span::from_millis(10),
             calls,
             calls_of: Vec::new(),
         }

@@ -198,6 +198,7 @@ impl<'a> World<'a> {
             Event::Core { node, core, life } => {
                 self.nodes[node as usize].core_done(shared, core, life);
             }
+            Event::Sample { node } => self.nodes[node as usize].sample(shared),
             Event::Gate { node } => self.nodes[node as usize].wake(shared),
             Event::Client { client } => match self.owner(client) {
                 Some(node) => self.nodes[node].wake_client(&mut self.shared, client),

@@ -75,6 +75,11 @@ pub(crate) struct Node {
     times: Rc<[Service]>,
     call_times: Rng,
     cores: Vec<Work>,
+    /// Until when each core is busy with its work.
+    until: Vec<Instant>,
+    /// Core time given out, and how much of it had been used at the last sample.
+    given: Span,
+    used: Span,
     idle: Vec<u16>,
     /// Messages that nobody has received yet.
     packets: VecDeque<MessageId>,
@@ -175,6 +180,9 @@ impl Node {
             times,
             call_times: rng("calls"),
             cores: vec![Work::Nothing; usize::from(cores)],
+            until: vec![Instant::ZERO; usize::from(cores)],
+            given: Span::ZERO,
+            used: Span::ZERO,
             idle: (0..cores).rev().collect(),
             packets: VecDeque::new(),
             ready: VecDeque::new(),
@@ -197,6 +205,22 @@ impl Node {
     /// Gets the gate's first wake-up scheduled.
     pub(crate) fn start(&mut self, shared: &mut Shared) {
         self.arm(shared);
+        shared.engine.after(self.spec.sample, Event::Sample { node: self.index });
+    }
+
+    /// The gate is told how busy the cores were since the last time.
+    pub(crate) fn sample(&mut self, shared: &mut Shared) {
+        let now = shared.now();
+        let ahead: u64 = self.until.iter().map(|until| until.since(now).as_nanos()).sum();
+        let used = self.given.saturating_sub(Span::from_nanos(ahead));
+        let time = self.spec.sample.as_nanos() as f64 * f64::from(self.spec.cores);
+        let utilization = used.saturating_sub(self.used).as_nanos() as f64 / time;
+        self.used = used;
+        if !self.trouble.is_down() {
+            self.gate.on_utilization(now, utilization);
+            self.news = true;
+        }
+        shared.engine.after(self.spec.sample, Event::Sample { node: self.index });
     }
 
     /// A message has reached the network card.
@@ -430,6 +454,8 @@ impl Node {
         let cost = self.trouble.stretch(cost);
         self.cores[usize::from(core)] = work;
         let now = shared.now();
+        self.given += cost;
+        self.until[usize::from(core)] = now + cost;
         shared.measure.busy(self.service, now, now + cost);
         let life = self.trouble.life();
         shared.engine.after(cost, Event::Core { node: self.index, core, life });

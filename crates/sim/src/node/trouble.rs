@@ -158,6 +158,11 @@ impl Node {
                 Work::Nothing | Work::Run(_) | Work::Send { .. } => {}
             }
         }
+        let now = shared.now();
+        for until in &mut self.until {
+            self.given = self.given.saturating_sub(until.since(now));
+            *until = (*until).min(now);
+        }
         for id in self.packets.drain(..) {
             shared.lose(id);
         }

@@ -35,7 +35,7 @@ pub(super) fn read(
     problems: &mut Problems,
 ) -> Point {
     let mut root = Reader::new(table, problems);
-    for key in ["seed", "sweep", "include"] {
+    for key in ["seed", "seeds", "sweep", "include"] {
         root.known(key);
     }
     let policy = root.text("policy", "");
@@ -209,11 +209,14 @@ fn read_service(name: &str, table: &mut Reader<'_>, wanted: &mut Vec<Value>) -> 
         cache: read_cache(table),
         after: table.span("after", Span::ZERO),
         messages: read_messages(table),
+        sample: table.span("sample", Span::from_millis(10)),
         calls: Calls::new(),
         calls_of: Vec::new(),
     };
-    if spec.time.mean == Span::ZERO {
-        table.note("time", "must be above zero");
+    for (key, span) in [("time", spec.time.mean), ("sample", spec.sample)] {
+        if span == Span::ZERO {
+            table.note(key, "must be above zero");
+        }
     }
     spec
 }
