@@ -22,6 +22,8 @@ pub struct Options {
     pub sets: Vec<String>,
     /// Length of a step of the series, if one is wanted.
     pub series: Option<Span>,
+    /// Whether the runs of a point with several seeds become one report, their mean.
+    pub mean: bool,
     /// Threads to use; all cores if zero.
     pub threads: usize,
 }
@@ -122,7 +124,8 @@ fn run_text(
     for point in &mut plan.points {
         point.scenario.series = options.series;
     }
-    Ok(run_plan(&plan, options.threads, progress))
+    let reports = run_plan(&plan, options.threads, progress);
+    Ok(if options.mean { report::mean_over_seeds(&reports) } else { reports })
 }
 
 /// Runs all points of a plan, with each of its seeds, on `threads` threads (all cores if zero). The reports come in the

@@ -63,6 +63,24 @@ fn a_plan_file_becomes_reports_and_files() {
 }
 
 #[test]
+fn seeds_have_a_mean() {
+    let folder = folder("mean");
+    let plan = folder.join("small.toml");
+    std::fs::write(&plan, PLAN).unwrap();
+    let options = Options { plan, series: Some("100ms".parse().unwrap()), ..Options::default() };
+    let each = run(&options, |_, _| {}).unwrap();
+    let mean = run(&Options { mean: true, ..options }, |_, _| {}).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!((each.len(), mean.len()), (8, 4));
+    let expected = (each[2].goodput_rps + each[3].goodput_rps) / 2.0;
+    assert!((mean[1].goodput_rps - expected).abs() < 1e-6);
+    assert_eq!(mean[1].requests, each[2].requests + each[3].requests);
+    let offered = |n: usize| each[n].series.as_ref().unwrap()[1].offered;
+    let row = &mean[1].series.as_ref().unwrap()[1];
+    assert!(row.offered.abs_diff((offered(2) + offered(3)) / 2) <= 1);
+}
+
+#[test]
 fn a_log_is_replayed_with_each_policy() {
     let folder = folder("replay");
     let log = folder.join("access.csv");
