@@ -86,6 +86,8 @@ pub struct Gate {
     backlog: Backlog,
     /// Who waits, by rank; only for policies that push out.
     ranks: Option<RankIndex>,
+    /// Newcomers that are not in `ranks` yet: most start at once and never need to be.
+    unranked: Vec<RequestId>,
     costs: CostTable,
     /// Mean time a slot is held.
     service: Ewma,
@@ -139,6 +141,7 @@ impl Gate {
             slots: config.slots.build(now),
             backlog: Backlog::new(needs.ages),
             ranks: needs.ranks.then(RankIndex::default),
+            unranked: Vec::new(),
             costs: CostTable::new(),
             service: Ewma::new(1.0 / 32.0),
             attempts: AttemptHistogram::new(config.retry_share),
@@ -370,6 +373,7 @@ impl Gate {
         }
         // What still waits does so because every slot is taken.
         self.backlog.set_saturated(now, self.backlog.waiting() > 0);
+        self.rank_newcomers();
         while let Some(caller) = self.admission.poll_notice() {
             let feedback = self.feedback_now(caller, Workflow::NONE);
             self.actions.push_back(Action::Notify { caller, feedback });
@@ -538,8 +542,8 @@ impl Gate {
         });
         self.schedule.push(now, &request);
         self.backlog.on_enqueue(now, id.index(), arrived, request.cost);
-        if let Some(ranks) = &mut self.ranks {
-            ranks.insert(id.index(), context.rank);
+        if self.ranks.is_some() {
+            self.unranked.push(id);
         }
         Ok(id)
     }
@@ -584,8 +588,20 @@ impl Gate {
         Ok(())
     }
 
+    /// Enters newcomers that still wait into the index by rank.
+    fn rank_newcomers(&mut self) {
+        let Some(ranks) = &mut self.ranks else { return };
+        for id in self.unranked.drain(..) {
+            if let Some(entry) = self.entries.get(id).filter(|entry| entry.state == State::Waiting)
+            {
+                ranks.insert(id.index(), entry.request.context.rank);
+            }
+        }
+    }
+
     /// Pushes out the least important request that waits, if it is less important than `context`.
     fn push_out(&mut self, now: Instant, context: &Context) -> bool {
+        self.rank_newcomers();
         let Some((place, level)) = self.ranks.as_ref().and_then(RankIndex::least_important) else {
             return false;
         };
@@ -738,6 +754,7 @@ impl Gate {
             .collect();
         waiting.sort_by_key(|request| (request.arrived, request.id));
         self.ranks = needs.ranks.then(RankIndex::default);
+        self.unranked.clear();
         self.backlog = Backlog::new(needs.ages);
         for request in waiting {
             self.backlog.on_enqueue(now, request.id.index(), request.arrived, request.cost);
