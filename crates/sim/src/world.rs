@@ -341,7 +341,7 @@ impl<'a> World<'a> {
         let left: u64 = left.iter().map(|fact| total.get(*fact)).sum();
         assert_eq!(total.get(Fact::Arrived), left + inside, "arrived = left + inside; {total:?}");
         for client in &self.sources {
-            client.caller().invariants();
+            client.assert_agreement();
         }
     }
 }
@@ -395,6 +395,7 @@ fn client_spec(scenario: &Scenario, index: u32, life: u16, callee: usize) -> Cli
         life,
         callee: callee as u32,
         first_node: scenario.topology.first_node(callee),
+        endpoints: scenario.topology.services[callee].replicas as usize,
         timeout: scenario.timeout,
     }
 }

@@ -492,7 +492,8 @@ impl Node {
     /// Puts a response into the client's outbox. Returns the client unless someone sends already.
     fn post(&mut self, job: &Job, answer: Answer) -> Option<u32> {
         let outbox = self.outbox(job.client);
-        outbox.replies.push(Reply { call: job.call, life: job.life, answer });
+        let (call, attempt, life) = (job.call, job.context.attempt, job.life);
+        outbox.replies.push(Reply { call, attempt, life, answer });
         (!std::mem::replace(&mut outbox.busy, true)).then_some(job.client)
     }
 
