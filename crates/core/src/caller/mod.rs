@@ -17,6 +17,7 @@
 mod config;
 mod endpoint;
 mod holding;
+mod sheds;
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -37,6 +38,7 @@ use crate::verdict::{Advice, Outcome, Passage, Reason, Rejection};
 
 use endpoint::Endpoint;
 use holding::Holding;
+use sheds::ShedLog;
 
 pub use config::CallerConfig;
 
@@ -91,7 +93,7 @@ pub struct Caller {
     /// When paused retries go out.
     pauses: BTreeSet<(Instant, RequestId)>,
     /// What was shed since the last request or report left.
-    sheds: Sheds,
+    sheds: ShedLog,
     budget: Budget,
     /// Mean and mean deviation of latency: how long an answer takes.
     latency: Ewma,
@@ -141,7 +143,7 @@ impl Caller {
             calls: Slab::default(),
             holding: Holding::default(),
             pauses: BTreeSet::new(),
-            sheds: Sheds::NONE,
+            sheds: ShedLog::new(now),
             budget: Budget::new(config.retry.share, config.retry.reserve),
             latency: Ewma::new(1.0 / 16.0),
             deviation: Ewma::new(1.0 / 16.0),
@@ -432,12 +434,8 @@ impl Caller {
         let Some(call) = self.calls.get_mut(id) else { return };
         call.state = State::Sent { endpoint };
         call.sent = now;
-        let context = Context {
-            caller: self.id,
-            demand,
-            sheds: std::mem::take(&mut self.sheds),
-            ..call.context
-        };
+        let context =
+            Context { caller: self.id, demand, sheds: self.sheds.take(now), ..call.context };
         let target = &mut self.endpoints[endpoint];
         target.load.on_send();
         target.told_demand = demand;
@@ -499,7 +497,7 @@ impl Caller {
     }
 
     fn shed(&mut self, rank: Rank) {
-        self.sheds.merge(Sheds { count: 1, sample: rank }, &mut self.rng);
+        self.sheds.add(self.now, rank, &mut self.rng);
     }
 
     fn hear(
@@ -576,7 +574,7 @@ impl Caller {
             let endpoint = &mut self.endpoints[index];
             if endpoint.told_demand > 0 && endpoint.load.in_flight() == 0 {
                 endpoint.told_demand = 0;
-                let sheds = std::mem::take(&mut self.sheds);
+                let sheds = self.sheds.take(self.now);
                 let context = Context { caller: self.id, sheds, ..Context::default() };
                 self.actions.push_back(CallAction::Report { endpoint: index, context });
             }
