@@ -61,7 +61,7 @@ pub enum CallAction {
         /// Why.
         rejection: Rejection,
     },
-    /// Tell this endpoint that demand has vanished, if the driver can; otherwise drop it.
+    /// Tell this endpoint what waits here, if the driver can; otherwise drop it.
     Report {
         /// Index of the endpoint.
         endpoint: usize,
@@ -242,7 +242,7 @@ impl Caller {
             Some(State::Held) => {
                 self.holding.remove(id);
                 self.calls.remove(id);
-                self.report_vanished_demand();
+                self.report_demand();
             }
             Some(State::Pausing { until, .. }) => {
                 self.pauses.remove(&(until, id));
@@ -278,7 +278,7 @@ impl Caller {
             let held = self.holding.len() as f64;
             self.drop_held(id, Rejection::new(Reason::Full, held, limit as f64, Advice::Elsewhere));
         }
-        self.report_vanished_demand();
+        self.report_demand();
         Ok(())
     }
 
@@ -364,7 +364,7 @@ impl Caller {
         let now = self.now;
         while let Some((_, id)) = self.holding.first_to_give_up().filter(|(at, _)| *at <= now) {
             self.drop_held(id, no_credit(self.holding.len(), Advice::Elsewhere));
-            self.report_vanished_demand();
+            self.report_demand();
         }
         for index in 0..self.endpoints.len() {
             let throttle = &mut self.endpoints[index].throttle;
@@ -464,6 +464,7 @@ impl Caller {
         }
         let id = self.insert(now, context, State::Held);
         self.holding.push(id, context.rank, give_up);
+        self.report_demand();
         Ok(id)
     }
 
@@ -544,7 +545,7 @@ impl Caller {
                 Passage::Reject(_) => {}
             }
         }
-        self.report_vanished_demand();
+        self.report_demand();
     }
 
     /// Asks anew about every held call, in order of arrival: everything may have changed.
@@ -564,18 +565,18 @@ impl Caller {
         }
     }
 
-    /// papers.md trap 8: a caller whose held requests have gone must say so, or its credits are
-    /// stranded until its next request.
-    fn report_vanished_demand(&mut self) {
-        if self.holding.len() > 0 {
-            return;
-        }
+    /// Tells endpoints that hear of it in no other way what waits here: that nothing does any more,
+    /// or its credits would be stranded until the next request; and, where the throttle synchronises
+    /// demand, how much.
+    fn report_demand(&mut self) {
+        let demand = self.demand();
         for index in 0..self.endpoints.len() {
             let endpoint = &mut self.endpoints[index];
-            if endpoint.told_demand > 0 && endpoint.load.in_flight() == 0 {
-                endpoint.told_demand = 0;
+            let matters = demand == 0 || endpoint.throttle.synchronises();
+            if matters && endpoint.told_demand != demand && endpoint.load.in_flight() == 0 {
+                endpoint.told_demand = demand;
                 let sheds = self.sheds.take(self.now);
-                let context = Context { caller: self.id, sheds, ..Context::default() };
+                let context = Context { caller: self.id, demand, sheds, ..Context::default() };
                 self.actions.push_back(CallAction::Report { endpoint: index, context });
             }
         }
