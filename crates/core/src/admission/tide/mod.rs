@@ -39,7 +39,7 @@ use crate::time::{Instant, Span};
 use crate::verdict::{Advice, Outcome, Reason, Rejection, Verdict};
 use config::Derived;
 pub use config::TideConfig;
-use offered::Offered;
+use offered::{Lump, Offered};
 
 /// The policy.
 #[derive(Clone, Debug)]
@@ -53,6 +53,8 @@ pub struct Tide {
     free: Cursor,
     /// Ranks let in at all. Open: there is no overload.
     last: Cursor,
+    /// Whether demand that cannot be cut is in the band between the two.
+    lump: bool,
     /// When the present control period ends.
     period_ends: Instant,
     /// The present round; none while nothing is offered and nobody is kept out.
@@ -103,6 +105,7 @@ impl Tide {
             offered: Offered::new(),
             free: Cursor::OPEN,
             last: Cursor::OPEN,
+            lump: false,
             period_ends: now + derived.period,
             round: None,
             capacity: 0.0,
@@ -153,7 +156,8 @@ impl Tide {
         }
         let credits = self.pool.total();
         cx.events.push(due, || Event::Pool { credits, delay });
-        self.windows.grant_drained(due, credits, GRANTS_PER_PERIOD, false);
+        // Credits that wait at callers without demand matter only where credits decide.
+        self.windows.grant_drained(due, credits, GRANTS_PER_PERIOD, self.lump);
         periods
     }
 
@@ -178,13 +182,16 @@ impl Tide {
         self.measure_capacity(&round, elapsed, pressure);
         let before = self.last;
         if self.last == Cursor::OPEN && pressure < self.config.engage {
-            self.free = Cursor::OPEN;
+            (self.free, self.lump) = (Cursor::OPEN, false);
         } else {
-            self.last = self.offered.cut(self.capacity);
+            let free = self.capacity * self.config.free;
+            self.last = self.offered.cut(self.capacity, Lump::Within);
+            // What cannot be cut is left to credits: with all demand on one rank this is Breakwater.
             self.free = match self.last {
                 Cursor::OPEN => Cursor::OPEN,
-                last => self.offered.cut(self.capacity * self.config.free).min(last),
+                last => self.offered.cut(free, Lump::Without).min(last),
             };
+            self.lump = self.free < self.offered.cut(free, Lump::Within).min(self.last);
         }
         if self.last != before {
             let (free, last) = (self.free, self.last);

@@ -109,9 +109,9 @@ impl Offered {
     /// The cursor whose ranks offer `rate` (cost per nanosecond); open if all ranks together offer
     /// less.
     ///
-    /// The level in which that is reached is cut in proportion if its requests are spread over it.
-    /// If not, it is let in whole: cutting inside would close the only rank there is.
-    pub(super) fn cut(&self, rate: f64) -> Cursor {
+    /// The level in which that is reached is cut in proportion if its requests are spread over it. If
+    /// not, it is one rank that carries much of the demand, and is taken in whole or left out whole.
+    pub(super) fn cut(&self, rate: f64, lump: Lump) -> Cursor {
         let mut offered = 0.0;
         for word in 0..self.words.len() {
             let mut bits = self.words[word];
@@ -121,16 +121,28 @@ impl Offered {
                 let at = &self.levels[level];
                 let here = f64::from(at.rate * at.cost_or(self.mean_cost));
                 if offered + here > rate {
-                    let part = if at.spread < SPREAD { 1.0 } else { (rate - offered) / here };
+                    let part = match lump {
+                        _ if at.spread >= SPREAD => (rate - offered) / here,
+                        Lump::Within => 1.0,
+                        Lump::Without => 0.0,
+                    };
                     let ranks = (part * f64::from(LEVEL_RANKS)) as u32;
-                    let ranks = ranks.clamp(1, LEVEL_RANKS);
-                    return Cursor::first(level as u32 * LEVEL_RANKS + ranks);
+                    return Cursor::first(level as u32 * LEVEL_RANKS + ranks.min(LEVEL_RANKS));
                 }
                 offered += here;
             }
         }
         Cursor::OPEN
     }
+}
+
+/// What becomes of demand that cannot be cut, where a cut would have to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lump {
+    /// It is let in: closing the only rank there is would leave the service idle.
+    Within,
+    /// It is left out.
+    Without,
 }
 
 impl Level {
@@ -171,16 +183,16 @@ mod tests {
     fn the_cut_lets_in_what_can_be_served() {
         let offered = uniform(|_| 10);
         assert!((offered.total() - 10.0).abs() < 0.1);
-        assert_eq!(last_business(offered.cut(4.95)), 31);
-        assert_eq!(offered.cut(11.0), Cursor::OPEN);
+        assert_eq!(last_business(offered.cut(4.95, Lump::Within)), 31);
+        assert_eq!(offered.cut(11.0, Lump::Within), Cursor::OPEN);
     }
 
     #[test]
     fn the_cut_is_by_cost_not_by_count() {
         // The first quarter costs seven times the rest: 28 and 4.
         let offered = uniform(|business| if business < 16 { 28 } else { 4 });
-        assert_eq!(last_business(offered.cut(6.95)), 15);
-        assert!(last_business(offered.cut(8.5)) > 35);
+        assert_eq!(last_business(offered.cut(6.95, Lump::Within)), 15);
+        assert!(last_business(offered.cut(8.5, Lump::Within)) > 35);
     }
 
     #[test]
@@ -193,8 +205,9 @@ mod tests {
         for offered in [&mut one, &mut spread] {
             offered.close(Span::from_nanos(1));
         }
-        assert!(one.cut(1e-9).admits(Rank::new(24, 700)));
-        let half = spread.cut(spread.total() / 2.0).last().unwrap();
+        assert!(one.cut(1e-9, Lump::Within).admits(Rank::new(24, 700)));
+        assert!(!one.cut(1e-9, Lump::Without).admits(Rank::new(24, 700)));
+        let half = spread.cut(spread.total() / 2.0, Lump::Within).last().unwrap();
         assert!((400..600).contains(&half.user()), "{half}");
     }
 
@@ -205,6 +218,6 @@ mod tests {
             offered.close(Span::from_nanos(64));
         }
         assert_eq!(offered.total(), 0.0);
-        assert_eq!(offered.cut(0.0), Cursor::OPEN);
+        assert_eq!(offered.cut(0.0, Lump::Within), Cursor::OPEN);
     }
 }
