@@ -11,11 +11,11 @@
 //! 4. **Active queue management** (§3.4): overcommitment lets bursts through, so arrivals are
 //!    refused while the delay is at or above a threshold of twice the target.
 //!
-//! Paper and code differ in some twenty places (papers.md 1.2). `form` chooses between them where it
-//! matters: the additive step, the shrinking of windows, and whether a caller may be drained without
-//! a refusal. We deviate from both in this: a request never goes unanswered for want of a place (item
-//! 11), drained callers with known demand come first (as in later code, trap 13), and callers that
-//! fall silent lose their credits (trap 11).
+//! Paper and code differ in some twenty places. `form` chooses between them where it matters: the
+//! additive step, the shrinking of windows, and whether a caller may be drained without a refusal.
+//! We deviate from both in this: a request never goes unanswered for want of a place (the code
+//! drops silently when a session's 64 places are taken), drained callers with known demand come
+//! first (as in the authors' later code), and callers that fall silent lose their credits.
 
 use serde::{Deserialize, Serialize};
 
@@ -331,7 +331,7 @@ mod tests {
         let rejection = gate.arrive(micros(160), &from(2, 0)).unwrap_err();
         assert_eq!((rejection.reason, rejection.limit), (Reason::Delay, 160_000.0));
         gate.invariants();
-        // papers.md trap 9: a refusal returns its credit and carries a window all the same.
+        // A refusal returns its credit and carries a window all the same.
         let feedback = gate.feedback(micros(160), CallerId(2), Default::default());
         assert!(feedback.window.is_some());
         gate.invariants();

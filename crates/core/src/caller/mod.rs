@@ -566,8 +566,8 @@ impl Caller {
         }
     }
 
-    /// papers.md trap 8: a caller whose held requests have gone must say so, or its credits are
-    /// stranded until its next request.
+    /// A caller whose held requests have gone must say so, or its credits are stranded until its
+    /// next request.
     fn report_vanished_demand(&mut self) {
         if self.holding.len() > 0 {
             return;

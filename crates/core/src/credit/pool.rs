@@ -145,7 +145,7 @@ mod tests {
         Pool { total, ..Pool::new(&config) }
     }
 
-    /// papers.md 11.1, decrease: dt = 80 µs, β = 0.02, C = 1000.
+    /// Breakwater §3.2, decrease, worked example: dt = 80 µs, β = 0.02, C = 1000.
     #[test]
     fn decreases_as_published() {
         for (micros, left) in
@@ -159,8 +159,8 @@ mod tests {
         }
     }
 
-    /// papers.md 11.1, increase: α = 0.001 gives +1 for 1,000 callers, +10 for 10,000; for 100 it
-    /// gives +1 (paper) or +1 every 10 periods (code).
+    /// Breakwater §3.2, increase, worked example: α = 0.001 gives +1 for 1,000 callers, +10 for
+    /// 10,000; for 100 it gives +1 (paper) or +1 every 10 periods (code).
     #[test]
     fn increases_as_published() {
         for (callers, form, periods, gain) in [
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(bulk.total(), 3_000 * 64, "the ceiling holds");
     }
 
-    /// papers.md 11.1, stability: alternating around the target does not drift down.
+    /// Breakwater §3.2, stability: alternating around the target does not drift down.
     #[test]
     fn alternating_around_the_target_does_not_drift() {
         for form in [PoolForm::Paper, PoolForm::Code] {

@@ -238,7 +238,7 @@ mod tests {
             (caller.submit(9), caller.submit(9), caller.submit(9)),
             (Passage::Send, Passage::Send, Passage::Hold)
         );
-        // Credits taken away are just a smaller window (papers.md 1.2 item 3).
+        // Credits taken away are just a smaller window (Breakwater's code).
         caller.hear(1, 1, None);
         caller.respond();
         assert_eq!(caller.submit(9), Passage::Hold);
