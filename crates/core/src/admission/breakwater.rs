@@ -6,13 +6,13 @@
 //! 1. **Detect** (§3.1): the queueing delay, by default the age of the oldest waiting request.
 //! 2. **How many** (§3.2, eq. 1–3): a pool of credits, once per period up additively or down
 //!    multiplicatively as the delay is below or above target: [`Pool`].
-//! 3. **To whom** (§3.3): lazily with the responses, by demand and overcommitment; drained callers
+//! 3. **To whom** (§3.2.2, §4): lazily with the responses, by demand and overcommitment; drained callers
 //!    by unsolicited messages: [`Windows`].
-//! 4. **Active queue management** (§3.4): overcommitment lets bursts through, so arrivals are
+//! 4. **Active queue management** (§3.2.3): overcommitment lets bursts through, so arrivals are
 //!    refused while the delay is at or above a threshold of twice the target.
 //!
 //! Paper and code differ in some twenty places. `form` chooses between them where it matters: the
-//! additive step, the shrinking of windows, and whether a caller may be drained without a refusal.
+//! step up, the least step down, and whether a caller may be drained without a refusal.
 //! We deviate from both in this: a request never goes unanswered for want of a place (the code
 //! drops silently when a session's 64 places are taken), drained callers with known demand come
 //! first (as in the authors' later code), and callers that fall silent lose their credits.
@@ -216,10 +216,10 @@ impl Admission for Breakwater {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Demand {
-    /// It guesses, by overcommitment (§3.3).
+    /// It guesses, by overcommitment (§3.2.2).
     #[default]
     Speculate,
-    /// Callers tell it with messages of their own; twice the messages (§5.3, Figure 8).
+    /// Callers tell it with messages of their own; twice the messages (§5.2, Figure 8).
     Synchronise,
 }
 
@@ -233,7 +233,7 @@ pub struct BreakwaterConfig {
     /// Queueing delay to steer for. Less is a shorter tail and less goodput. Default 80 µs, 40 % of
     /// the objective (§5.1).
     pub target: Span,
-    /// Delay from which on arrivals are refused. Default 160 µs, twice the target (§3.4).
+    /// Delay from which on arrivals are refused. Default 160 µs, twice the target (§5.1).
     pub drop: Span,
     /// Control period, about a round trip. Default 10 µs (§3.2).
     pub period: Span,

@@ -1,13 +1,14 @@
 //! Who has the credits: a window per caller, absolute and with in-flight requests included.
 //!
-//! Breakwater §3.3 hands credits out lazily, with the responses that are sent anyway:
+//! Breakwater (§3.2.2; §4, lazy credit distribution) hands credits out with the responses that are
+//! sent anyway:
 //!
 //! 1. demand is what a caller said it has waiting, refreshed by every request;
 //! 2. overcommitment `max((pool − issued) ÷ callers, 1)` is added, since demand is old when it is
 //!    used;
 //! 3. below the pool, a window grows to demand + overcommitment, as far as open credits reach;
-//!    above it, it shrinks: in the paper at once to demand + overcommitment, in its code by one
-//!    credit per response;
+//!    above it, it shrinks by one credit per response, or to demand + overcommitment if that is
+//!    less;
 //! 4. a caller left without credits and without anything in flight is *drained*: it cannot tell its
 //!    demand any more. When the pool has open credits, drained callers are granted one each by an
 //!    unsolicited message, those with known demand first.
@@ -480,7 +481,7 @@ mod tests {
         windows
     }
 
-    /// Breakwater §3.3, worked example. Nothing is in flight, so the window is the paper's `c`.
+    /// Breakwater §4, eq. 5 and 6, worked example. Nothing is in flight, so the window is the paper's `c`.
     #[test]
     fn distributes_as_published() {
         for (total, issued, demand, unused, expected) in
@@ -498,7 +499,7 @@ mod tests {
         }
     }
 
-    /// Breakwater §3.3: nobody keeps a credit by right, and no callers means no division by them.
+    /// Nobody keeps a credit by right (Breakwater §3.2.1), and no callers means no division by them.
     #[test]
     fn a_caller_can_be_drained_and_is_woken_by_an_explicit_grant() {
         let (mut windows, now) = (Windows::new(), Instant::ZERO);

@@ -2,7 +2,7 @@
 //!
 //! A request leaves at once if its rank is inside the *free* cursor, or if fewer requests are
 //! outstanding than the *window* has credits. It is rejected at once if it is beyond the *last*
-//! cursor. What is between is held for a credit (Breakwater §3.5). A gate that announces no cursors
+//! cursor. What is between is held for a credit (Breakwater §3.3). A gate that announces no cursors
 //! makes this Breakwater's client.
 //!
 //! - Windows are absolute and count what is in flight, so a lost or overtaken message heals itself.
