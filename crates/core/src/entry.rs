@@ -21,7 +21,7 @@ use crate::config::Problems;
 use crate::rank::Rank;
 use crate::siphash::siphash;
 
-/// Assigns ranks.
+/// Assigns ranks to requests that come in from outside.
 #[derive(Clone)]
 pub struct Entry {
     config: EntryConfig,

@@ -32,7 +32,8 @@ use crate::signal::{Backlog, DelaySignal};
 use crate::time::{Instant, Span};
 use crate::verdict::{Advice, Outcome, Reason, Rejection, Verdict};
 
-/// The policy.
+/// A server that gives its callers credits: each may have as many requests outstanding as it was
+/// given, and the delay decides how many there are.
 #[derive(Clone, Debug)]
 pub struct Breakwater {
     config: BreakwaterConfig,

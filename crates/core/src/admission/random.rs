@@ -19,7 +19,7 @@ use crate::signal::Backlog;
 use crate::time::{Instant, Span};
 use crate::verdict::{Advice, Outcome, Reason, Rejection, Verdict};
 
-/// Sheds by chance.
+/// Sheds requests by chance, whatever their rank.
 #[derive(Clone, Debug)]
 pub struct Random {
     config: RandomConfig,

@@ -26,7 +26,7 @@ use crate::signal::Backlog;
 use crate::time::{Instant, Span};
 use crate::verdict::{Advice, Reason, Rejection, Verdict};
 
-/// Refuses by utilization.
+/// Refuses by how full the machine is, the least important criticality first.
 #[derive(Clone, Debug)]
 pub struct Utilization {
     config: UtilizationConfig,

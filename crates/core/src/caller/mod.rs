@@ -40,7 +40,7 @@ use holding::Holding;
 
 pub use config::CallerConfig;
 
-/// What a driver must do.
+/// What a driver of a caller must do.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CallAction {
     /// Send this call to this endpoint with this context.
@@ -68,7 +68,7 @@ pub enum CallAction {
     },
 }
 
-/// What follows from a response.
+/// What follows from a response: the call is over, or is tried again.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Next {
     /// The call is over; this is what the application should be told.

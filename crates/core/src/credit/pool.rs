@@ -88,7 +88,7 @@ impl Pool {
     }
 }
 
-/// Which of Breakwater's two published forms.
+/// Which of Breakwater's two published forms: its paper's or its code's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PoolForm {
@@ -99,7 +99,7 @@ pub enum PoolForm {
     Code,
 }
 
-/// Parameters of the pool.
+/// Parameters of the pool of credits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoolConfig {
     /// Which form of the law.

@@ -19,7 +19,7 @@ use super::keyed::{Order, remaining};
 use crate::request::Request;
 use crate::time::Instant;
 
-/// By deadline less remaining service.
+/// Order by deadline less remaining service, the earliest first.
 #[derive(Clone, Debug)]
 pub struct Lstf;
 

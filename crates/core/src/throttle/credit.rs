@@ -22,7 +22,7 @@ use crate::request::Cx;
 use crate::time::{Instant, Span};
 use crate::verdict::{Advice, Passage, Reason, Rejection};
 
-/// The throttle.
+/// Sends what the credits and cursors of the callee's gates allow, holds or rejects the rest.
 #[derive(Clone, Debug)]
 pub struct Credit {
     config: CreditConfig,

@@ -45,7 +45,7 @@ use crate::verdict::{Advice, Outcome, Reason, Rejection, Verdict};
 use levels::Levels;
 use scalar::Scalar;
 
-/// The DAGOR policy.
+/// A cursor over ranks, moved once per window: what is less important is refused.
 #[derive(Clone, Debug)]
 pub struct Dagor {
     config: DagorConfig,
