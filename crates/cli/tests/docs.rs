@@ -76,11 +76,13 @@ fn check(text: &str) -> Option<String> {
 #[test]
 fn every_configuration_in_the_book_is_valid() {
     let blocks = blocks();
-    assert!(blocks.len() > 20, "only {} blocks were found", blocks.len());
+    let configs = blocks.iter().filter(|block| block.kind == "config").count();
+    assert!(configs > 20, "only {configs} configurations were found");
     let problem = |block: &Block| match block.kind.as_str() {
         "config" => check(&block.text),
         "entry" => config::read(&block.text, EntryConfig::validate).err().map(|e| e.to_string()),
-        _ => Some("mark TOML as `config` (a file for tidegate check) or `entry`".to_owned()),
+        // Plans of the simulator and the like have readers of their own.
+        _ => None,
     };
     let wrong = blocks.iter().filter_map(|block| Some((block.place(), problem(block)?)));
     assert_eq!(wrong.collect::<Vec<_>>(), []);
