@@ -169,7 +169,7 @@ pub struct CreditConfig {
     /// Default 10 s.
     pub holds: Span,
     /// Tells the callee of demand by messages of their own when nothing else would, for a
-    /// `breakwater` gate with `demand = "synchronise"` (Breakwater §5.3, Figure 8): never wrong
+    /// `breakwater` gate with `demand = "synchronise"` (Breakwater §5.2, Figure 8): never wrong
     /// about demand, at twice the messages. Default false.
     pub synchronise: bool,
 }
@@ -271,7 +271,7 @@ mod tests {
     fn what_no_longer_holds_is_asked_for_again_one_at_a_time() {
         let mut caller = Fixture::new();
         caller.hear(1, 0, Some((10, 20)));
-        caller.now = caller.now + Span::from_millis(2);
+        caller.now += Span::from_millis(2);
         assert_eq!((caller.submit(63), caller.submit(0)), (Passage::Send, Passage::Hold));
     }
 }
