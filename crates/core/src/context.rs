@@ -21,7 +21,7 @@ pub struct Context {
     pub attempt: u8,
     /// The process that calls, [`CallerId::UNKNOWN`] when it did not say or is not trusted.
     pub caller: CallerId,
-    /// Requests still waiting at the caller after this one left (Breakwater §3.3).
+    /// Requests still waiting at the caller after this one left (Breakwater §3.2.2).
     pub demand: u32,
     /// What the caller shed itself since its last report.
     pub sheds: Sheds,

@@ -3,15 +3,15 @@
 //!
 //! 1. The business rank comes from a table of actions (DAGOR §4.2.1). An action that is missing
 //!    from it gets the last business rank: what nobody thought important enough to list is shed
-//!    first (papers.md trap 24). Without a table everything is business 24, the middle of critical.
+//!    first. Without a table everything is business 24, the middle of critical.
 //! 2. The user rank is a keyed hash of the user (DAGOR §4.2.2): the same for all requests of a
 //!    user, so that tasks succeed or fail as a whole, and another one every hour, so that nobody is
 //!    unlucky for long.
 //!
 //! The key is derived from a secret, shared by the replicas of the entry, and from the hour. It
 //! never leaves them: only the rank travels, unchanged through the whole call tree, retries
-//! included (papers.md traps 23 and 25). Without the key nobody can find a user name with a good
-//! rank.
+//! included: hops that hashed for themselves would disagree when the hour turns. Without the key
+//! nobody can find a user name with a good rank.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ use crate::config::Problems;
 use crate::rank::Rank;
 use crate::siphash::siphash;
 
-/// Assigns ranks.
+/// Assigns ranks to requests that come in from outside.
 #[derive(Clone)]
 pub struct Entry {
     config: EntryConfig,

@@ -70,3 +70,8 @@ pub use rank::{Criticality, Cursor, Rank};
 pub use request::{Cx, Request, RequestId};
 pub use time::{Instant, Span};
 pub use verdict::{Advice, Outcome, Passage, Reason, Rejection, Verdict};
+
+/// The book's page for authors of drivers: its example is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/writing-a-driver.md")]
+struct WritingADriver;

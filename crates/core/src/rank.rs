@@ -201,7 +201,7 @@ impl fmt::Debug for Cursor {
 mod tests {
     use super::*;
 
-    /// papers.md 11.2: cursor (2,3) admits (1,*) and (2,0..=3), sheds (2,4) and business ≥ 3.
+    /// DAGOR §4.2.3: cursor (2,3) admits (1,*) and (2,0..=3), sheds (2,4) and business ≥ 3.
     #[test]
     fn cursor_cuts_as_in_dagor() {
         let cursor = Cursor::at(Rank::new(2, 3));

@@ -189,9 +189,8 @@ fn dagor_serves_the_most_important() {
     check(AdmissionConfig::Dagor(DagorConfig::default()), [0.45, 0.51], [0.99, 1.0], 0.999);
 }
 
-/// papers.md trap 19: callers that shed by the cursor hide their demand from the gate, which then
-/// opens everything in one calm window and closes again. With reports it knows, and next to nothing
-/// is sent in vain.
+/// Callers that shed by the cursor hide their demand from the gate, which then opens everything in
+/// one calm window and closes again. With reports it knows, and next to nothing is sent in vain.
 #[test]
 fn dagor_needs_callers_that_report_what_they_shed() {
     let run = |caller| {

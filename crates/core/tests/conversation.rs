@@ -103,7 +103,7 @@ fn at_twice_capacity_tide_serves_the_important_half() {
     assert!(served[0] >= 4_750, "{served:?}: the important ones are as many as can be served");
 }
 
-/// papers.md trap 8 and 12: a drained caller is woken by a grant; if that is lost, it asks again.
+/// A drained caller is woken by a grant; if that is lost, it asks again.
 #[test]
 fn lost_grants_heal_by_themselves() {
     let mut config = credit_caller();

@@ -76,7 +76,7 @@ fn calls_are_made_in_stages() {
 }
 
 /// A task with two calls to a full service that refuses at random succeeds far less often than one
-/// with one call, and what A did for the others is wasted (papers.md 11.3).
+/// with one call, and what A did for the others is wasted (DAGOR §5.3).
 #[test]
 fn subsequent_overload_multiplies_refusals() {
     let sets = [

@@ -6,16 +6,16 @@
 //! 1. **Detect** (§3.1): the queueing delay, by default the age of the oldest waiting request.
 //! 2. **How many** (§3.2, eq. 1–3): a pool of credits, once per period up additively or down
 //!    multiplicatively as the delay is below or above target: [`Pool`].
-//! 3. **To whom** (§3.3): lazily with the responses, by demand and overcommitment; drained callers
+//! 3. **To whom** (§3.2.2, §4): lazily with the responses, by demand and overcommitment; drained callers
 //!    by unsolicited messages: [`Windows`].
-//! 4. **Active queue management** (§3.4): overcommitment lets bursts through, so arrivals are
+//! 4. **Active queue management** (§3.2.3): overcommitment lets bursts through, so arrivals are
 //!    refused while the delay is at or above a threshold of twice the target.
 //!
-//! Paper and code differ in some twenty places (papers.md 1.2). `form` chooses between them where it
-//! matters: the additive step, the shrinking of windows, and whether a caller may be drained without
-//! a refusal. We deviate from both in this: a request never goes unanswered for want of a place (item
-//! 11), drained callers with known demand come first (as in later code, trap 13), and callers that
-//! fall silent lose their credits (trap 11).
+//! Paper and code differ in some twenty places. `form` chooses between them where it matters: the
+//! step up, the least step down, and whether a caller may be drained without a refusal.
+//! We deviate from both in this: a request never goes unanswered for want of a place (the code
+//! drops silently when a session's 64 places are taken), drained callers with known demand come
+//! first (as in the authors' later code), and callers that fall silent lose their credits.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +32,8 @@ use crate::signal::{Backlog, DelaySignal};
 use crate::time::{Instant, Span};
 use crate::verdict::{Advice, Outcome, Reason, Rejection, Verdict};
 
-/// The policy.
+/// A server that gives its callers credits: each may have as many requests outstanding as it was
+/// given, and the delay decides how many there are.
 #[derive(Clone, Debug)]
 pub struct Breakwater {
     config: BreakwaterConfig,
@@ -216,10 +217,10 @@ impl Admission for Breakwater {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Demand {
-    /// It guesses, by overcommitment (§3.3).
+    /// It guesses, by overcommitment (§3.2.2).
     #[default]
     Speculate,
-    /// Callers tell it with messages of their own; twice the messages (§5.3, Figure 8).
+    /// Callers tell it with messages of their own; twice the messages (§5.2, Figure 8).
     Synchronise,
 }
 
@@ -233,7 +234,7 @@ pub struct BreakwaterConfig {
     /// Queueing delay to steer for. Less is a shorter tail and less goodput. Default 80 µs, 40 % of
     /// the objective (§5.1).
     pub target: Span,
-    /// Delay from which on arrivals are refused. Default 160 µs, twice the target (§3.4).
+    /// Delay from which on arrivals are refused. Default 160 µs, twice the target (§5.1).
     pub drop: Span,
     /// Control period, about a round trip. Default 10 µs (§3.2).
     pub period: Span,
@@ -331,7 +332,7 @@ mod tests {
         let rejection = gate.arrive(micros(160), &from(2, 0)).unwrap_err();
         assert_eq!((rejection.reason, rejection.limit), (Reason::Delay, 160_000.0));
         gate.invariants();
-        // papers.md trap 9: a refusal returns its credit and carries a window all the same.
+        // A refusal returns its credit and carries a window all the same.
         let feedback = gate.feedback(micros(160), CallerId(2), Default::default());
         assert!(feedback.window.is_some());
         gate.invariants();

@@ -5,8 +5,8 @@
 //! decide when a request leaves the queue; neither knows ranks, and tasks with several calls suffer
 //! for it (DAGOR §5.4).
 //!
-//! `form = "slough"`, as in Facebook's folly (papers.md 5.2), which replaces the square-root
-//! spacing of network CoDel on purpose:
+//! `form = "slough"`, as in Facebook's folly (`Codel.cpp`), which replaces the square-root spacing
+//! of network CoDel on purpose:
 //! 1. Track the minimum delay of the requests of an interval of 100 ms.
 //! 2. When the interval ends, the queue is overloaded if that minimum was above the target, 5 ms.
 //!    An interval ends with the first request after its time; that request is never shed.
@@ -197,7 +197,7 @@ mod tests {
         bench.dequeue(at(now * 1_000), Span::from_millis(delay)) != Verdict::Admit
     }
 
-    /// papers.md 11.9, folly's own test.
+    /// folly's own test (`CodelTest.cpp`).
     #[test]
     fn the_slough_oracle() {
         let mut bench = Bench::new(&codel(CodelForm::Slough));
@@ -215,7 +215,7 @@ mod tests {
         assert!(!shed(&mut bench, 1_304, 20), "the minimum of 2 ms has ended it");
     }
 
-    /// papers.md 11.9: load after samples of 10, 7 and 2 ms is 100, 70 and 20 %.
+    /// folly's load, worked example: load after samples of 10, 7 and 2 ms is 100, 70 and 20 %.
     #[test]
     fn load_is_the_minimum_against_the_slough() {
         let mut codel = Codel::new(&CodelConfig::default(), Instant::ZERO);

@@ -6,11 +6,11 @@
 //! crossed long before requests wait.
 //!
 //! Deviations:
-//! - The mean needs requests that *started*, and a stalled server starts none (papers.md trap 22).
-//!   So the oldest request that still waits counts as one more sample, of its age so far.
+//! - The mean needs requests that *started*, and a stalled server starts none. So the oldest
+//!   request that still waits counts as one more sample, of its age so far.
 //! - A window in which nothing arrived concludes nothing: there is no traffic to judge.
-//! - A third signal is that of Breakwater's re-implementation (papers.md 1.4): the age of the
-//!   oldest request, sampled every 10 µs and smoothed.
+//! - A third signal is that of Breakwater's re-implementation (its code): the age of the oldest
+//!   request, sampled every 10 µs and smoothed.
 
 use serde::{Deserialize, Serialize};
 
@@ -45,7 +45,7 @@ pub(super) struct Reading {
 }
 
 impl Detector {
-    /// Time between two samples of [`LoadSignal::Sampled`] (papers.md 1.4).
+    /// Time between two samples of [`LoadSignal::Sampled`] (Breakwater's code).
     const SAMPLE_EVERY: Span = Span::from_micros(10);
     /// Weight of a new sample among them.
     const SAMPLE_GAIN: f64 = 0.2;
@@ -273,7 +273,7 @@ mod tests {
         }
     }
 
-    /// papers.md trap 22: a server that starts nothing is seen by the age of what waits.
+    /// A server that starts nothing is seen by the age of what waits.
     #[test]
     fn a_stall_is_an_overload() {
         for signal in [LoadSignal::Queueing, LoadSignal::Response, LoadSignal::Sampled] {
@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(reading, Reading { overloaded: false, load: Span::from_millis(10) });
     }
 
-    /// papers.md 1.4: 0.8 old + 0.2 new every 10 µs; here ages 10, 20, 30 µs.
+    /// Breakwater's code: 0.8 old + 0.2 new every 10 µs; here ages 10, 20, 30 µs.
     #[test]
     fn sampled_delay_is_smoothed() {
         let mut detector = detector(LoadSignal::Sampled);

@@ -6,7 +6,7 @@
 //! 3. Let each request in with that probability, whatever its rank.
 //!
 //! A task with x calls then succeeds with probability pˣ: at half the load let in, one in sixteen
-//! tasks of four calls (papers.md 11.3).
+//! tasks of four calls (DAGOR §5.3).
 
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ use crate::signal::Backlog;
 use crate::time::{Instant, Span};
 use crate::verdict::{Advice, Outcome, Reason, Rejection, Verdict};
 
-/// Sheds by chance.
+/// Sheds requests by chance, whatever their rank.
 #[derive(Clone, Debug)]
 pub struct Random {
     config: RandomConfig,

@@ -7,17 +7,17 @@
 //!    and smooth it, 0.7 old and 0.3 new.
 //! 2. err = (percentile − target) ÷ target. Above 0: divide the rate by 1.2. Below −0.5: add
 //!    2·(−err − 0.1) requests per second. In between: hold. The increase jumps from nothing to 0.8
-//!    at −0.5; that is how it was published (papers.md trap 33).
+//!    at −0.5; that is how its authors' code has it.
 //! 3. Several classes, here the criticalities: when a class misses its target, every less important
 //!    class is divided by ten and may not increase the next time. Only the least important class,
 //!    or one that missed 20 times with nobody left to penalise, cuts itself.
 //!
-//! The constants are those of the controller in its authors' sources (papers.md 5.1). Breakwater's
-//! figures use a variant in each *client*, which is the throttle of the same name.
+//! The constants are those of the controller in its authors' sources. Breakwater's figures use a
+//! variant in each *client*, which is the throttle of the same name.
 //!
-//! Deviation: the percentile needs completions, and a stalled server has none (papers.md trap 34).
-//! A class that let requests in and saw none complete takes the age of the oldest waiting request
-//! as its sample when the period ends.
+//! Deviation: the percentile needs completions, and a stalled server has none. A class that let
+//! requests in and saw none complete takes the age of the oldest waiting request as its sample when
+//! the period ends.
 
 use serde::{Deserialize, Serialize};
 
@@ -100,7 +100,7 @@ impl Class {
         self.refilled = self.refilled.max(now);
     }
 
-    /// Changes the rate. Tokens earned so far are settled first (papers.md trap 43).
+    /// Changes the rate. Tokens earned so far are settled first.
     fn set_rate(&mut self, now: Instant, rate: f64, config: &SedaConfig) {
         self.refill(now, config.depth);
         self.rate = rate.clamp(config.min_rate, config.max_rate);
@@ -362,7 +362,7 @@ mod tests {
         seda.classes.iter().map(|class| class.rate).collect()
     }
 
-    /// papers.md 11.9: target 80, rate 100; p90 of 20, 39, 41…80 and 81.
+    /// SEDA's sources, worked example: target 80, rate 100; p90 of 20, 39, 41…80 and 81.
     #[test]
     fn the_oracle() {
         for (percentile, expected) in
@@ -389,7 +389,7 @@ mod tests {
         assert!((99..=101).contains(&admitted), "{admitted}");
     }
 
-    /// papers.md trap 34: without completions the timer still ends the period.
+    /// Without completions the timer still ends the period.
     #[test]
     fn a_stall_cuts_the_rate_and_an_idle_second_does_not() {
         let mut bench = Bench::with(Box::new(seda(false)));
@@ -407,7 +407,7 @@ mod tests {
         assert_eq!(bench.policy.rate(Rank::UNRANKED), 100.0);
     }
 
-    /// papers.md 5.1, multi-class: the less important pay first, tenfold, and may not grow once.
+    /// SEDA's sources, multi-class: the less important pay first, tenfold, and may not grow once.
     #[test]
     fn less_important_classes_pay_first() {
         let mut seda = seda(true);

@@ -10,7 +10,7 @@
 //!    once, a fall only beyond a margin, so that the answer does not flap around a threshold.
 //! 2. A criticality is refused with a probability that ramps from 0 at its own threshold to 1 at
 //!    the next more important one's. So a class is touched only when all less important ones are
-//!    fully refused (papers.md trap 31), and there is no cliff between all and nothing.
+//!    fully refused, and there is no cliff between all and nothing.
 //! 3. Between a class's *degrade* and *refuse* thresholds, and for what the ramp still lets in, the
 //!    handler is asked for a cheaper answer ("Handling Overload", degraded results).
 //!
@@ -26,7 +26,7 @@ use crate::signal::Backlog;
 use crate::time::{Instant, Span};
 use crate::verdict::{Advice, Reason, Rejection, Verdict};
 
-/// Refuses by utilization.
+/// Refuses by how full the machine is, the least important criticality first.
 #[derive(Clone, Debug)]
 pub struct Utilization {
     config: UtilizationConfig,
@@ -279,8 +279,8 @@ mod tests {
     }
 
     proptest! {
-        /// papers.md trap 31: whatever the utilization, a class is touched only when every less
-        /// important one is fully refused.
+        /// "Handling Overload", Criticality: whatever the utilization, a class is touched only when
+        /// every less important one is fully refused.
         #[test]
         fn classes_are_refused_in_order(level in 0.0..2.0f64) {
             let policy = Utilization::new(&UtilizationConfig::default(), Instant::ZERO);

@@ -42,7 +42,7 @@ use sheds::ShedLog;
 
 pub use config::CallerConfig;
 
-/// What a driver must do.
+/// What a driver of a caller must do.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CallAction {
     /// Send this call to this endpoint with this context.
@@ -70,7 +70,7 @@ pub enum CallAction {
     },
 }
 
-/// What follows from a response.
+/// What follows from a response: the call is over, or is tried again.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Next {
     /// The call is over; this is what the application should be told.

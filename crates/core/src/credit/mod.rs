@@ -1,5 +1,5 @@
-//! Credits: how many there are ([`Pool`]) and who has them ([`Windows`]). Shared by `breakwater` and
-//! `tide`.
+//! Credits, each the right to have one request outstanding: how many there are (`pool.rs`) and who
+//! has them (`windows.rs`). Shared by `breakwater` and `tide`.
 
 mod pool;
 mod windows;

@@ -84,7 +84,7 @@ impl Pool {
     }
 }
 
-/// Which of Breakwater's two published forms.
+/// Which of Breakwater's two published forms: its paper's or its code's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PoolForm {
@@ -95,7 +95,7 @@ pub enum PoolForm {
     Code,
 }
 
-/// Parameters of the pool.
+/// Parameters of the pool of credits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoolConfig {
     /// Which form of the law.
@@ -141,7 +141,7 @@ mod tests {
         Pool { total, ..Pool::new(&config) }
     }
 
-    /// papers.md 11.1, decrease: dt = 80 µs, β = 0.02, C = 1000.
+    /// Breakwater §3.2, decrease, worked example: dt = 80 µs, β = 0.02, C = 1000.
     #[test]
     fn decreases_as_published() {
         for (micros, left) in
@@ -155,8 +155,8 @@ mod tests {
         }
     }
 
-    /// papers.md 11.1, increase: α = 0.001 gives +1 for 1,000 callers, +10 for 10,000; for 100 it
-    /// gives +1 (paper) or +1 every 10 periods (code).
+    /// Breakwater §3.2, increase, worked example: α = 0.001 gives +1 for 1,000 callers, +10 for
+    /// 10,000; for 100 it gives +1 (paper) or +1 every 10 periods (code).
     #[test]
     fn increases_as_published() {
         for (callers, form, periods, gain) in [
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(bulk.total(), 3_000 * 64, "the ceiling holds");
     }
 
-    /// papers.md 11.1, stability: alternating around the target does not drift down.
+    /// Breakwater §3.2, stability: alternating around the target does not drift down.
     #[test]
     fn alternating_around_the_target_does_not_drift() {
         for form in [PoolForm::Paper, PoolForm::Code] {

@@ -1,19 +1,20 @@
 //! Who has the credits: a window per caller, absolute and with in-flight requests included.
 //!
-//! Breakwater §3.3 hands credits out lazily, with the responses that are sent anyway:
+//! Breakwater (§3.2.2; §4, lazy credit distribution) hands credits out with the responses that are
+//! sent anyway:
 //!
 //! 1. demand is what a caller said it has waiting, refreshed by every request;
 //! 2. overcommitment `max((pool − issued) ÷ callers, 1)` is added, since demand is old when it is
 //!    used;
 //! 3. below the pool, a window grows to demand + overcommitment, as far as open credits reach;
-//!    above it, it shrinks: in the paper at once to demand + overcommitment, in its code by one
-//!    credit per response;
+//!    above it, it shrinks by one credit per response, or to demand + overcommitment if that is
+//!    less;
 //! 4. a caller left without credits and without anything in flight is *drained*: it cannot tell its
 //!    demand any more. When the pool has open credits, drained callers are granted one each by an
 //!    unsolicited message, those with known demand first.
 //!
-//! The convention is that of the code (papers.md 1.2, items 3 and 4): `window = in flight + unused`,
-//! and the sum of all windows is `issued`, always. The paper's `c` is the unused part alone.
+//! The convention is that of Breakwater's code: `window = in flight + unused`, and the sum of all
+//! windows is `issued`, always. The paper's `c` is the unused part alone.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -149,7 +150,7 @@ impl Windows {
         holder.in_flight += entering;
         holder.refused |= entering == 0;
         holder.demand = demand;
-        // Less demand takes effect at once (papers.md 1.2 item 5); a caller beyond its window, as
+        // Less demand takes effect at once (Breakwater's code); a caller beyond its window, as
         // happens when it was cut while requests were under way, holds what it uses.
         let wanted = holder.in_flight.saturating_add(demand);
         let window = holder.window.min(wanted).max(holder.in_flight);
@@ -253,7 +254,7 @@ impl Windows {
         } else {
             wanted.min(holder.window)
         };
-        // The code keeps a caller alive unless one of its requests was just refused (item 6).
+        // The code keeps a caller alive unless one of its requests was just refused.
         if share.form == PoolForm::Code && window == 0 && holder.window > 0 && !holder.refused {
             window = overcommit;
         }
@@ -480,7 +481,7 @@ mod tests {
         windows
     }
 
-    /// papers.md 11.1, distribution. Nothing is in flight, so the window is the paper's `c`.
+    /// Breakwater §4, eq. 5 and 6, worked example. Nothing is in flight, so the window is the paper's `c`.
     #[test]
     fn distributes_as_published() {
         for (total, issued, demand, unused, expected) in
@@ -498,7 +499,7 @@ mod tests {
         }
     }
 
-    /// papers.md trap 3: no callers, no division; trap 12: nobody keeps a credit by right.
+    /// Nobody keeps a credit by right (Breakwater §3.2.1), and no callers means no division by them.
     #[test]
     fn a_caller_can_be_drained_and_is_woken_by_an_explicit_grant() {
         let (mut windows, now) = (Windows::new(), Instant::ZERO);
@@ -517,7 +518,7 @@ mod tests {
         windows.invariants();
     }
 
-    /// papers.md 1.2 item 6.
+    /// Breakwater's code: a session is drained to zero only right after a drop.
     #[test]
     fn the_code_form_keeps_callers_alive_until_one_is_refused() {
         let (mut windows, now) = (Windows::new(), Instant::ZERO);

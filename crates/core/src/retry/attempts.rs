@@ -60,7 +60,7 @@ impl AttemptHistogram {
 mod tests {
     use super::*;
 
-    /// papers.md 11.5: per 1000 first attempts, a reject probability of 0.05 brings 50 + 2 retries,
+    /// Worked example: per 1000 first attempts, a reject probability of 0.05 brings 50 + 2 retries,
     /// one of 0.5 brings 500 + 250. The first is no sign of a general overload, the second is.
     #[test]
     fn common_retries_are_noticed() {

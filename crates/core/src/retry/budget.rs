@@ -54,8 +54,9 @@ impl Budget {
 mod tests {
     use super::*;
 
-    /// papers.md 11.5: with the 10 % budget, total load is at most 1.1 times the requests, whatever
-    /// is refused. (Without it, three attempts triple the load when all is refused.)
+    /// "Handling Overload", Deciding to Retry: with the 10 % budget, total load is at most 1.1
+    /// times the requests, whatever is refused. (Without it, three attempts triple the load when
+    /// all is refused.)
     #[test]
     fn retries_stay_within_the_share() {
         let mut budget = Budget::new(0.1, 10);

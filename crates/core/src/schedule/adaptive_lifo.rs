@@ -10,10 +10,10 @@
 //!    is empty.
 //!
 //! The article does not say when a backlog counts as one; the interval is the one its controlled
-//! delay uses for the same question. It also leaves the oldest to starve (papers.md trap 36). Here
-//! an oldest whose deadline has passed is handed out first: the gate answers it with a refusal,
-//! which takes no slot, and asks again. So a caller with a deadline hears by its deadline, and the
-//! queue does not fill with the dead.
+//! delay uses for the same question. It also leaves the oldest to starve. Here an oldest whose
+//! deadline has passed is handed out first: the gate answers it with a refusal, which takes no
+//! slot, and asks again. So a caller with a deadline hears by its deadline, and the queue does not
+//! fill with the dead.
 //!
 //! Newest first also turns round the order of one connection's requests; where that matters, use
 //! another order.
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(drain(&mut order, at(150)), [1, 2]);
     }
 
-    /// papers.md trap 36: what starves is told so as soon as its deadline has passed.
+    /// What starves is told so as soon as its deadline has passed.
     #[test]
     fn an_expired_oldest_is_handed_out_first() {
         let mut order = lifo();

@@ -11,7 +11,7 @@
 use super::keyed::Order;
 use crate::request::Request;
 
-/// By deadline.
+/// Order by deadline, the earliest first.
 #[derive(Clone, Debug)]
 pub struct Edf;
 

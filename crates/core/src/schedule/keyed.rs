@@ -22,7 +22,7 @@ pub trait Order: Clone + fmt::Debug + Send + 'static {
     fn key(request: &Request) -> u64;
 }
 
-/// Serves by the key of `O`.
+/// A scheduler that serves the smallest [`Order::key`] of `O` first.
 #[derive(Clone, Debug)]
 pub struct Keyed<O> {
     heap: Heap,

@@ -11,7 +11,7 @@
 use super::keyed::Order;
 use crate::request::Request;
 
-/// By service received so far.
+/// Order by service received so far, the least first.
 #[derive(Clone, Debug)]
 pub struct Lasf;
 

@@ -6,9 +6,9 @@
 //!
 //! `now` is the same for all that wait, so the order is that of *deadline − remaining*: the latest
 //! moment at which a request can start and still be in time. It does not change while the request
-//! waits, so a heap holds it. Remaining service is the total that the entry learned for the workflow
-//! less what was received so far: service time, not latency, or congestion would look like work
-//! (papers.md trap 52).
+//! waits, so a heap holds it. Remaining service is the total that the entry learned for the
+//! workflow less what was received so far: service time, not latency, or congestion would look like
+//! work.
 //!
 //! The subtraction stops at the driver's epoch. Requests that would have had to start before it are
 //! late by any count, and the gate refuses those.
@@ -19,7 +19,7 @@ use super::keyed::{Order, remaining};
 use crate::request::Request;
 use crate::time::Instant;
 
-/// By deadline less remaining service.
+/// Order by deadline less remaining service, the earliest first.
 #[derive(Clone, Debug)]
 pub struct Lstf;
 

@@ -11,7 +11,7 @@
 use super::keyed::Order;
 use crate::request::Request;
 
-/// By estimated cost of the whole request.
+/// Order by estimated cost of the whole request, the smallest first.
 #[derive(Clone, Debug)]
 pub struct Sjf;
 

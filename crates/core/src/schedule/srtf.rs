@@ -8,7 +8,7 @@
 use super::keyed::{Order, remaining};
 use crate::request::Request;
 
-/// By remaining service.
+/// Order by remaining service, the least first.
 #[derive(Clone, Debug)]
 pub struct Srtf;
 

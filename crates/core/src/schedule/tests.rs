@@ -271,8 +271,8 @@ fn bad_parameters_are_named() {
     assert!(GateConfig::from_toml("[schedule]\norder = \"drr\"\nquanta = 5").is_err());
 }
 
-/// papers.md 11.8 (Wisp §4.2, Figure 4): at b, w1 has deadline 10 and needs 3 there; w2 has
-/// deadline 12 and needs 3 there and 7 at c. By deadline w2 ends at 13, by slack both are in time.
+/// Wisp §4.2, Figure 4: at b, w1 has deadline 10 and needs 3 there; w2 has deadline 12 and needs 3
+/// there and 7 at c. By deadline w2 ends at 13, by slack both are in time.
 #[test]
 fn least_slack_meets_deadlines_that_earliest_deadline_misses() {
     let w1 = (10, 3, 0);

@@ -206,7 +206,7 @@ mod tests {
         Instant::ZERO + Span::from_micros(micros)
     }
 
-    /// papers.md trap 7: an empty queue reads as zero, however long ago the last dequeue was.
+    /// An empty queue reads as zero, however long ago the last dequeue was.
     #[test]
     fn an_empty_queue_has_no_delay() {
         let mut backlog = Backlog::new(true);
@@ -217,7 +217,7 @@ mod tests {
         }
     }
 
-    /// papers.md trap 6: the signal rises while nothing completes.
+    /// Breakwater §3.1: the signal rises while nothing completes.
     #[test]
     fn the_delay_rises_while_nothing_is_dequeued() {
         let mut backlog = Backlog::new(false);

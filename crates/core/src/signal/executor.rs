@@ -3,7 +3,7 @@
 //! The load of an executor is how much of it wants to run: what runs now and what is ready to. It
 //! is smoothed so that a short burst of fan-out does not look like overload, and compared with how
 //! much can run at once. In async code that means tasks, not threads: a runtime's worker threads
-//! are always as many as its cores, however long its run queue is (papers.md trap 32).
+//! are always as many as its cores, however long its run queue is.
 
 use crate::time::{Instant, Span};
 

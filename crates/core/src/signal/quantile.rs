@@ -29,7 +29,7 @@ impl Quantile {
     }
 
     /// The smallest sample that at least a share `q` of all samples do not exceed (nearest rank),
-    /// and an empty sample afterwards. None if there was none (papers.md trap 34).
+    /// and an empty sample afterwards. None if there was none.
     pub fn take(&mut self, q: f64) -> Option<u64> {
         let last = self.samples.len().checked_sub(1)?;
         let rank = (q * self.samples.len() as f64).ceil() as usize;

@@ -3,8 +3,8 @@
 use crate::time::{Instant, Span};
 
 /// Counts of `N` kinds of things over a window that slides bucket by bucket, so that it never
-/// forgets everything at once (papers.md trap 28). The newest bucket is still filling: the window
-/// covers between `buckets − 1` and `buckets` bucket widths.
+/// forgets everything at once. The newest bucket is still filling: the window covers between
+/// `buckets − 1` and `buckets` bucket widths.
 #[derive(Clone, Debug)]
 pub struct Window<const N: usize> {
     /// Counts by time; the bucket of period `p` is at `p mod len`.

@@ -14,7 +14,7 @@
 //!    number in force moves when the evidence is beyond noise. Fewer are tried window by window
 //!    until it is clear whether they suffice; then trials are rare.
 //! 4. When a trial with more slots brings over 10 % more, capacity has come back: double again.
-//! 5. Guard (Cinnamon, papers.md 6.1): while numbers of slots and throughput of recent windows vary
+//! 5. Guard (as in Uber's Cinnamon): while numbers of slots and throughput of recent windows vary
 //!    against each other, more slots make it slower, and none are added.
 //!
 //! Latency proposes, throughput disposes: how far down a trial goes is guessed from Little's law
@@ -366,7 +366,7 @@ impl AdaptiveConfig {
 mod tests {
     use super::*;
 
-    /// papers.md 6.1: negative covariance of slots and throughput, no raise.
+    /// Cinnamon's guard: negative covariance of slots and throughput, no raise.
     #[test]
     fn slots_that_make_it_slower_are_harmful_until_they_are_forgotten() {
         let after = |windows: [(f64, f64); 3]| {

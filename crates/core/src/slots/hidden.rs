@@ -2,8 +2,8 @@
 //!
 //! Requests that hold a slot longer than they would in an idle service queue somewhere the gate
 //! cannot see. Their *excess* is the smoothed latency less an unloaded baseline. A baseline that is
-//! learned again under load drifts upwards until the queue counts as normal (papers.md trap 37), so
-//! it is frozen while the gate sheds or is busy, and learns from three things only:
+//! learned again under load drifts upwards until the queue counts as normal, so it is frozen while
+//! the gate sheds or is busy, and learns from three things only:
 //!
 //! 1. finishes of an unloaded gate: nothing waits, nothing was refused, most slots are free;
 //! 2. a request that leaves nothing running behind it, also while shedding: a queue cannot have

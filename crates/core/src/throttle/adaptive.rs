@@ -3,8 +3,8 @@
 //!
 //! Over the last two minutes the caller counts, for this callee and each criticality,
 //!
-//! 1. *requests*: attempts of the application, those rejected here included (papers.md trap 26), so
-//!    that the chance grows with the excess and not with what is left of it;
+//! 1. *requests*: attempts of the application, those rejected here included, so that the chance
+//!    grows with the excess and not with what is left of it;
 //! 2. *accepts*: attempts the callee took on. An application error is an accept; a refusal is not,
 //!    and neither is a timeout; a cancelled attempt is taken out of both.
 //!
@@ -16,10 +16,10 @@
 //!
 //! so that the callee sees about K requests for each one it accepts.
 //!
-//! Where we deviate: that formula can lock itself out. Against a callee that accepts a fixed share q
-//! of what it sees, with K·q < 1, the caller ends up at 1/(1 − K·q) requests per window: five in two
-//! minutes for K = 2 and q = 0.4 (papers.md 0.7). Two bounds keep it awake, and each does another
-//! thing as well:
+//! Where we deviate: that formula can lock itself out. Against a callee that accepts a fixed share
+//! q of what it sees, with K·q < 1, the caller ends up at 1/(1 − K·q) requests per window: five in
+//! two minutes for K = 2 and q = 0.4. Two bounds keep it awake, and each does another thing as
+//! well:
 //!
 //! - the probability has a cap, so that recovery under heavy traffic takes a minute or two: while
 //!   nothing but probes gets through, the evidence of recovery grows only with their number;
@@ -44,7 +44,7 @@ const ACCEPTS: usize = 1;
 #[derive(Clone, Debug)]
 pub struct Adaptive {
     config: AdaptiveConfig,
-    /// One history per criticality (papers.md trap 27).
+    /// One history per criticality ("Handling Overload", Criticality).
     classes: [Class; 4],
 }
 
@@ -205,7 +205,7 @@ mod tests {
         class
     }
 
-    /// papers.md 11.4: attempts 10,000, accepts 1,000.
+    /// "Handling Overload", worked example: attempts 10,000, accepts 1,000.
     #[test]
     fn the_printed_formula() {
         for (k, chance, sent) in
@@ -257,7 +257,7 @@ mod tests {
         (sent, accepted)
     }
 
-    /// papers.md 11.4: the callee sees K − 1 refusals per accept.
+    /// "Handling Overload", Client-Side Throttling: the callee sees K − 1 refusals per accept.
     #[test]
     fn a_full_callee_sees_k_requests_per_accept() {
         for k in [2.0, 1.5, 1.1] {
@@ -268,8 +268,8 @@ mod tests {
         }
     }
 
-    /// papers.md 0.7 and 11.4: against a callee that accepts a fixed share q with K·q < 1 the
-    /// printed formula locks itself out, down to 1/(1 − K·q) requests a window.
+    /// Worked example: against a callee that accepts a fixed share q with K·q < 1 the printed
+    /// formula locks itself out, down to 1/(1 − K·q) requests a window.
     #[test]
     fn the_printed_formula_locks_itself_out() {
         for (k, q, sent_per_window) in [(2.0, 0.4, 5.0), (2.0, 0.1, 1.25), (1.1, 0.8, 8.33)] {
@@ -300,7 +300,7 @@ mod tests {
         assert!(sent > 119_000, "{sent}");
     }
 
-    /// papers.md trap 26: what counts as an accept.
+    /// What counts as an accept.
     #[test]
     fn timeouts_are_no_accepts_and_cancels_are_nothing() {
         let cases = [

@@ -63,7 +63,7 @@ impl Bucket {
     }
 
     /// Another rate from `now` on. What was earned so far was earned at the old rate, and stays
-    /// that many tokens, rounded down: a change never mints any (papers.md trap 43).
+    /// that many tokens, rounded down: a change never mints any.
     pub(super) fn set_rate(&mut self, now: Instant, rate: f64) {
         self.settle(now);
         let (old, new) = (self.interval, interval(rate));
@@ -72,7 +72,7 @@ impl Bucket {
         self.saved = u64::try_from(tokens_kept).unwrap_or(u64::MAX).min(self.most());
     }
 
-    /// Another depth: less clips, more is there to be earned (papers.md trap 43).
+    /// Another depth: less clips, more is there to be earned.
     pub(super) fn set_depth(&mut self, depth: u32) {
         self.depth = depth.max(1);
         self.saved = self.saved.min(self.most());

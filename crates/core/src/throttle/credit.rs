@@ -2,7 +2,7 @@
 //!
 //! A request leaves at once if its rank is inside the *free* cursor, or if fewer requests are
 //! outstanding than the *window* has credits. It is rejected at once if it is beyond the *last*
-//! cursor. What is between is held for a credit (Breakwater §3.5). A gate that announces no cursors
+//! cursor. What is between is held for a credit (Breakwater §3.3). A gate that announces no cursors
 //! makes this Breakwater's client.
 //!
 //! - Windows are absolute and count what is in flight, so a lost or overtaken message heals itself.
@@ -22,7 +22,7 @@ use crate::request::Cx;
 use crate::time::{Instant, Span};
 use crate::verdict::{Advice, Passage, Reason, Rejection};
 
-/// The throttle.
+/// Sends what the credits and cursors of the callee's gates allow, holds or rejects the rest.
 #[derive(Clone, Debug)]
 pub struct Credit {
     config: CreditConfig,
@@ -169,7 +169,7 @@ pub struct CreditConfig {
     /// Default 10 s.
     pub holds: Span,
     /// Tells the callee of demand by messages of their own when nothing else would, for a
-    /// `breakwater` gate with `demand = "synchronise"` (Breakwater §5.3, Figure 8): never wrong
+    /// `breakwater` gate with `demand = "synchronise"` (Breakwater §5.2, Figure 8): never wrong
     /// about demand, at twice the messages. Default false.
     pub synchronise: bool,
 }
@@ -246,7 +246,7 @@ mod tests {
             (caller.submit(9), caller.submit(9), caller.submit(9)),
             (Passage::Send, Passage::Send, Passage::Hold)
         );
-        // Credits taken away are just a smaller window (papers.md 1.2 item 3).
+        // Credits taken away are just a smaller window (Breakwater's code).
         caller.hear(1, 1, None);
         caller.respond();
         assert_eq!(caller.submit(9), Passage::Hold);
@@ -271,7 +271,7 @@ mod tests {
     fn what_no_longer_holds_is_asked_for_again_one_at_a_time() {
         let mut caller = Fixture::new();
         caller.hear(1, 0, Some((10, 20)));
-        caller.now = caller.now + Span::from_millis(2);
+        caller.now += Span::from_millis(2);
         assert_eq!((caller.submit(63), caller.submit(0)), (Passage::Send, Passage::Hold));
     }
 }

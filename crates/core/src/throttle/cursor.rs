@@ -3,10 +3,10 @@
 //! A refusal at the server still costs it a receive, a parse and a send. But its cursor moves only
 //! once per window, so a caller that knows it can give most of those answers itself.
 //!
-//! 1. Every response, refusals and errors included, carries the callee's cursor (papers.md trap 20).
+//! 1. Every response, refusals and errors included, carries the callee's cursor.
 //! 2. Before sending, the caller compares the request's rank with the cursor it heard last.
 //! 3. What is less important is rejected here and reported as shed, so that the callee goes on
-//!    knowing what is offered (papers.md trap 19).
+//!    knowing what is offered.
 //!
 //! Where the paper is silent:
 //!
@@ -241,7 +241,7 @@ mod tests {
         }
     }
 
-    /// papers.md trap 20: a cursor has an expiry.
+    /// A cursor has an expiry: an idle caller forgets a strict one.
     #[test]
     fn cursors_age_out() {
         for (holds, lasts) in [(Span::from_millis(5), 5), (Span::MAX, 1_000)] {

@@ -6,11 +6,11 @@
 //! 1. A response's grant sets the rate of its workflow's token bucket.
 //! 2. A request takes a token of its workflow, or waits for the next one.
 //! 3. A grant ages: after as long as the callee said, and never longer than `max_age`, its workflow
-//!    falls back to the local rate, or a dead callee would freeze its upstreams (papers.md trap 53).
+//!    falls back to the local rate, or a dead callee would freeze its upstreams.
 //!
 //! Workflows without a grant share one bucket at the local rate. Rates and depths change without
-//! minting tokens, and a new grant starts with none (papers.md trap 43): a callee that flips between
-//! granting and silence is sent no more than the larger of the two rates plus one burst.
+//! minting tokens, and a new grant starts with none: a callee that flips between granting and
+//! silence is sent no more than the larger of the two rates plus one burst.
 //!
 //! A grant of nothing still lets `floor` requests a second through: with none at all, nothing would
 //! ever bring a better grant. Behind an address with several gates the latest grant wins.
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(bench.submit(&of(3)), Passage::Send);
     }
 
-    /// papers.md trap 53.
+    /// Wisp §4.1: a dead callee must not freeze its upstreams.
     #[test]
     fn a_grant_ages_out_to_the_local_rate() {
         for (holds, slow_for) in [(Span::from_millis(300), 300), (Span::MAX, 1_000)] {
@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(sent_in(&mut bench, 1, Span::from_secs(1)), 104);
     }
 
-    /// papers.md trap 43: flipping grants mint nothing.
+    /// Flipping grants mint nothing.
     #[test]
     fn flipping_grants_mint_nothing() {
         let mut bench = bench();

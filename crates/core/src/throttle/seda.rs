@@ -2,21 +2,21 @@
 //!
 //! SEDA (USITS'03) put this controller before a server's stage. Breakwater §5 moved it into every
 //! client and changed the 90th percentile to the 99th and the second to a millisecond; this is that
-//! form ("SEDA-c", papers.md 1.4, 5.1).
+//! form ("SEDA-c"), with the constants of Breakwater's code.
 //!
 //! 1. Requests take a token from a bucket of depth 4, and wait for one if there is none. The rate
 //!    starts at random, so that a thousand callers do not move in step.
 //! 2. After 100 response times, or a millisecond after the last update, take their 99th percentile
 //!    and smooth it: `cur = 0.7 cur + 0.3 sample`.
 //! 3. With `err = (cur − target) / target`: above 0, divide the rate by `adj_d`; below −0.5, add
-//!    `−(err + 0.1) · adj_i`; between, hold. The step at −0.5 is a jump from 0 to `0.4 adj_i`
-//!    (papers.md trap 33), and meant so.
+//!    `−(err + 0.1) · adj_i`; between, hold. The step at −0.5 is a jump from 0 to `0.4 adj_i` in
+//!    SEDA's sources too, and meant so.
 //!
 //! Where we deviate from Breakwater's code, to have it as strong as it can be:
 //!
 //! - There the millisecond is looked at only when a response arrives, so a stalled client never
 //!   adapts. Here it is a timer. While requests are outstanding, nothing is answered and the oldest
-//!   is older than the target, each period counts as a miss (papers.md trap 34).
+//!   is older than the target, each period counts as a miss.
 //! - There, a hundredth sample that comes together with the timeout wraps the sample count to zero,
 //!   and the first sample passes for the percentile. Here it is always the percentile of all.
 //! - The rate has a ceiling, so that a long calm does not take it out of reach of the next overload.
@@ -35,7 +35,7 @@ use crate::signal::{Ewma, Quantile};
 use crate::time::{Instant, Span};
 use crate::verdict::{Outcome, Passage};
 
-/// Above this error the rate is not raised (papers.md trap 33).
+/// Above this error the rate is not raised (SEDA's sources).
 const RAISE_BELOW: f64 = -0.5;
 /// Offset of the error in the additive step.
 const RAISE_OFFSET: f64 = 0.1;
@@ -315,7 +315,7 @@ mod tests {
 
     const SERVED: Answer = Answer::Done(Outcome::Serve);
 
-    /// papers.md 11.9: target 80, rate 100, client variant (40, 1.04).
+    /// Breakwater's code, worked example: target 80, rate 100, client variant (40, 1.04).
     #[test]
     fn the_control_law() {
         for (latency, expected) in [(20, 126.0), (39, 116.5), (41, 100.0), (80, 100.0), (81, 96.15)]

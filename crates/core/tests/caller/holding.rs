@@ -90,7 +90,7 @@ fn nothing_is_held_while_any_endpoint_would_take_it() {
     }
 }
 
-/// papers.md trap 8: demand that was told and then vanished without another request.
+/// Demand that was told and then vanished without another request.
 #[test]
 fn vanished_demand_is_reported_once() {
     let mut caller = one_at_a_time(1, 5);

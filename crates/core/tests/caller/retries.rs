@@ -13,7 +13,8 @@ fn generous() -> RetryConfig {
     RetryConfig { share: 1.0, reserve: 1_000, ..RetryConfig::default() }
 }
 
-/// papers.md trap 29: three attempts, numbered 0, 1, 2; trap 25: with the same rank each time.
+/// "Handling Overload", Deciding to Retry: three attempts, numbered 0, 1, 2, with the same rank
+/// each time.
 #[test]
 fn three_attempts_elsewhere_with_the_same_rank() {
     let mut caller = open(2, generous());
@@ -28,7 +29,7 @@ fn three_attempts_elsewhere_with_the_same_rank() {
             assert_eq!(sent.deadline, context.deadline);
             assert_ne!(Some(endpoint), before.replace(endpoint), "elsewhere");
             let next = caller.respond(at(0), id, refused(Advice::Elsewhere), None);
-            // The third refusal is final, for every layer above as well (papers.md trap 30).
+            // The third refusal is final, for every layer above as well.
             let over = Next::Over(refused(Advice::Never));
             assert_eq!(next, if attempt < 2 { Next::Retry } else { over });
         }
@@ -36,8 +37,8 @@ fn three_attempts_elsewhere_with_the_same_rank() {
     }
 }
 
-/// papers.md 11.5: with the 10 % budget the load is at most 1.1 times the requests, though all is
-/// refused.
+/// "Handling Overload", Deciding to Retry: with the 10 % budget the load is at most 1.1 times the
+/// requests, though all is refused.
 #[test]
 fn the_budget_bounds_the_load() {
     let mut caller = open(2, RetryConfig::default());

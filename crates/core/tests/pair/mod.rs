@@ -150,13 +150,13 @@ impl Pair {
         while let Some(action) = self.caller.poll() {
             match action {
                 CallAction::Transmit { id, context, .. } => {
-                    self.send(self.latency, Event::Request(id, context))
+                    self.send(self.latency, Event::Request(id, context));
                 }
                 CallAction::Report { context, .. } => {
-                    self.send(self.latency, Event::Report(context))
+                    self.send(self.latency, Event::Report(context));
                 }
                 CallAction::Fail { id, rejection } => {
-                    self.ends.push((self.now, id, End::Rejected(rejection)))
+                    self.ends.push((self.now, id, End::Rejected(rejection)));
                 }
             }
         }

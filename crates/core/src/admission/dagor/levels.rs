@@ -3,7 +3,7 @@
 use crate::rank::{Cursor, Rank};
 
 /// Levels there are: 64 business ranks with 128 user levels each, the top seven bits of a user
-/// rank. Merging them would make one level hold more than α of the traffic (papers.md trap 21).
+/// rank. Merging them would make one level hold more than α of the traffic.
 const LEVELS: usize = 64 << LEVEL_BITS;
 const LEVEL_BITS: u32 = 7;
 const SHIFT: u32 = 16 - LEVEL_BITS;
@@ -62,8 +62,7 @@ impl Levels {
     fn close_to(&mut self, goal: f64) {
         let first = self.offered.iter().position(|count| *count > 0).unwrap_or(0);
         let mut left = self.admitted as f64;
-        // The first level that has traffic stays (papers.md trap 17): closing it would serve
-        // nobody.
+        // The first level that has traffic stays: closing it would serve nobody.
         while left > goal && self.open > first + 1 {
             self.open -= 1;
             left -= f64::from(self.offered[self.open]);
@@ -109,7 +108,7 @@ mod tests {
         (last.business(), last.user() >> SHIFT)
     }
 
-    /// papers.md 11.2: counts (1,1)…(2,4) = 10, 20, … 80.
+    /// DAGOR §4.2.3, worked example: counts (1,1)…(2,4) = 10, 20, … 80.
     const COUNTS: [(u8, u16, u32); 8] = [
         (1, 1, 10),
         (1, 2, 20),
@@ -130,7 +129,7 @@ mod tests {
         levels.admitted
     }
 
-    /// papers.md 11.2, windows 1 to 3.
+    /// DAGOR §4.2.3 as corrected, worked example: windows 1 to 3.
     #[test]
     fn the_oracle_windows() {
         let mut levels = Levels::new();
@@ -162,7 +161,7 @@ mod tests {
         last
     }
 
-    /// papers.md 11.2, window 2, and trap 16: the printed algorithm opens everything in a window
+    /// DAGOR §4.2.3, the same example, window 2: the printed algorithm opens everything in a window
     /// that is still overloaded, since 95 % of what comes in is more than what is let in.
     #[test]
     fn the_printed_algorithm_relaxes_under_overload_and_ours_does_not() {
@@ -176,7 +175,7 @@ mod tests {
         assert_eq!(cursor(&levels), (2, 2));
     }
 
-    /// papers.md 11.2, speed: 14 overloaded windows to halve, 50 calm ones to come back.
+    /// DAGOR §4.2.3, speed: 14 overloaded windows to halve, 50 calm ones to come back.
     #[test]
     fn halves_in_14_windows_and_returns_in_50() {
         let mut levels = Levels::new();
@@ -201,7 +200,7 @@ mod tests {
         assert_eq!(windows, 50);
     }
 
-    /// papers.md trap 17: with all demand on one level there is nothing less important to refuse.
+    /// With all demand on one level there is nothing less important to refuse.
     #[test]
     fn the_most_important_level_with_traffic_stays_open() {
         let mut levels = Levels::new();
@@ -215,8 +214,7 @@ mod tests {
         assert_eq!(cursor(&levels), (24, 5));
     }
 
-    /// papers.md trap 19: what callers shed themselves is known, so a calm window opens one level,
-    /// not all of them.
+    /// What callers shed themselves is known, so a calm window opens one level, not all of them.
     #[test]
     fn reported_sheds_keep_a_calm_window_from_opening_everything() {
         let mut levels = Levels::new();

@@ -12,13 +12,13 @@
 //!
 //! Algorithm 1 as printed is wrong: it shrinks what *came in* by α but compares with counts of what
 //! was *let in*, so the second overloaded window opens everything again. Its authors' correction
-//! (papers.md 3.2) is what `levels.rs` does: count all that comes in, move from where the cursor
-//! is, close to (1 − α) of what was let in, open until β of what came in is added.
+//! (arXiv version 3; in steps, the comments of the public `dagor-grpc`) is what `levels.rs` does:
+//! count all that comes in, move from where the cursor is, close to (1 − α) of what was let in,
+//! open until β of what came in is added.
 //!
 //! Deviations:
 //! - Once callers shed by the cursor, the gate would no longer see what opening brings, and one
-//!   calm window would open everything (papers.md trap 19). So sheds that callers report are
-//!   counted.
+//!   calm window would open everything. So sheds that callers report are counted.
 //! - The most important level that has traffic is never closed.
 //! - The cursor ages ([`holds`](DagorConfig::holds)), so an idle caller forgets a strict one.
 //!
@@ -45,7 +45,7 @@ use crate::verdict::{Advice, Outcome, Reason, Rejection, Verdict};
 use levels::Levels;
 use scalar::Scalar;
 
-/// The DAGOR policy.
+/// A cursor over ranks, moved once per window: what is less important is refused.
 #[derive(Clone, Debug)]
 pub struct Dagor {
     config: DagorConfig,
@@ -233,8 +233,7 @@ impl Default for DagorConfig {
 }
 
 impl DagorConfig {
-    /// What Breakwater's figures call DAGOR, with its parameters for 10 µs of service (papers.md
-    /// 1.4).
+    /// What Breakwater's figures call DAGOR, with its parameters for 10 µs of service.
     pub fn breakwater_baseline() -> Self {
         Self {
             form: DagorForm::BreakwaterBaseline,
@@ -279,7 +278,7 @@ mod tests {
     }
 
     /// Overloaded windows close from the least important end, calm ones open again, and every
-    /// answer tells the cursor and how long it holds (papers.md trap 20).
+    /// answer tells the cursor and how long it holds.
     #[test]
     fn follows_the_load_and_tells_the_cursor() {
         let mut bench = Bench::new(&AdmissionConfig::Dagor(DagorConfig::default()));
@@ -327,7 +326,7 @@ mod tests {
         assert_eq!(cursor, Cursor::at(Rank::new(40, 511)), "no further than that one level");
     }
 
-    /// papers.md 1.4: the window ends after 1 ms, and never with zero requests.
+    /// Breakwater's code: the window ends after 1 ms, and never with zero requests.
     #[test]
     fn the_breakwater_baseline_starts_at_32_and_holds_while_idle() {
         let mut bench = Bench::new(&AdmissionConfig::Dagor(DagorConfig::breakwater_baseline()));

@@ -1,6 +1,6 @@
 //! DAGOR as Breakwater's authors re-implemented it for their figures: one number between 1 and 127
-//! that falls by α and rises by β of 128 (papers.md 1.4). No histogram, no business ranks. That
-//! DAGOR "takes 500 ms" to settle (Breakwater, abstract) is a statement about this cursor.
+//! that falls by α and rises by β of 128. No histogram, no business ranks. That DAGOR "takes 500
+//! ms" to settle (Breakwater, abstract) is a statement about this cursor.
 
 use crate::rank::{Cursor, Rank};
 
@@ -68,7 +68,8 @@ impl Scalar {
 mod tests {
     use super::*;
 
-    /// papers.md 11.9: 32 → 30.4 → 28.88 → 27.436; 127 to 64 takes 14 overloaded periods, back 50.
+    /// Breakwater's code, worked example: 32 → 30.4 → 28.88 → 27.436; 127 to 64 takes 14 overloaded
+    /// periods, back 50.
     #[test]
     fn the_oracle() {
         let mut scalar = Scalar::new();

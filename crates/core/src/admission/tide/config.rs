@@ -16,7 +16,7 @@ pub struct TideConfig {
     pub target: f64,
     /// Predicted wait from which on ranks inside the last cursor are refused, or push out others,
     /// as a share of the objective. More lets bursts through to the edge of the objective. Default
-    /// 0.8 (Breakwater §3.4).
+    /// 0.8 (Breakwater §5.1).
     pub drop: f64,
     /// Predicted wait up to which ranks beyond the last cursor are let in, in targets. 0 would leave
     /// the service idle when the cursor is too strict. Default 0.25, by simulation.

@@ -41,7 +41,8 @@ use config::Derived;
 pub use config::TideConfig;
 use offered::{Lump, Offered};
 
-/// The policy.
+/// The default policy: a pool of credits follows the delay, and two cursors over ranks follow what
+/// is offered and what the service can do.
 #[derive(Clone, Debug)]
 pub struct Tide {
     config: TideConfig,
