@@ -101,10 +101,9 @@ impl<F: Copy> Waiters<F> {
     }
 }
 
-/// Wakers collected under the lock and woken after it. The common case, one finish that starts one
-/// request, does not allocate.
+/// Wakers collected under the lock and woken when this is dropped, after it: also when a panic ends
+/// the step. The common case, one finish that starts one request, does not allocate.
 #[derive(Debug, Default)]
-#[must_use]
 pub(crate) struct Wakers {
     first: Option<Waker>,
     more: Vec<Waker>,
@@ -117,8 +116,10 @@ impl Wakers {
             Some(_) => self.more.push(waker),
         }
     }
+}
 
-    pub(crate) fn wake(self) {
-        self.first.into_iter().chain(self.more).for_each(Waker::wake);
+impl Drop for Wakers {
+    fn drop(&mut self) {
+        self.first.take().into_iter().chain(self.more.drain(..)).for_each(Waker::wake);
     }
 }
