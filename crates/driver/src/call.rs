@@ -229,7 +229,8 @@ impl Shared {
         let now = self.clock.now();
         let mut wakers = Wakers::default();
         let result = work(&mut lock(&self.state), now, &mut wakers);
-        wakers.wake();
+        // The lock is free again; now they are woken.
+        drop(wakers);
         result
     }
 }

@@ -1,7 +1,7 @@
 //! From the machine's clock to the gate's, and from its randomness to seeds.
 
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::sync::OnceLock;
 
 use tidegate_core::{Instant, Span};
@@ -50,9 +50,11 @@ impl Clock for Monotonic {
     }
 }
 
-/// A seed from the keys that the standard library draws for its hash maps.
-pub(crate) fn random_seed() -> u64 {
-    RandomState::new().hash_one(0u8)
+/// A number that nobody can guess, from the keys that the standard library draws for its hash maps:
+/// the seed of a gate that nobody wants to replay, or half a secret.
+#[allow(clippy::disallowed_types, reason = "a driver draws the seed for the core")]
+pub fn random_seed() -> u64 {
+    std::hash::RandomState::new().hash_one(0u8)
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ mod sync;
 mod waiters;
 
 pub use call::{Call, Departure, SharedCaller};
-pub use clock::{Clock, Monotonic};
+pub use clock::{Clock, Monotonic, random_seed};
 pub use guard::{Paused, Slot, Ticket};
 pub use notice::{Notice, Notices};
 pub use shared::SharedGate;
