@@ -11,6 +11,7 @@ mod convention;
 mod feedback;
 mod names;
 mod refusal;
+mod retry_info;
 mod sf;
 
 use http::{HeaderMap, HeaderName, HeaderValue};

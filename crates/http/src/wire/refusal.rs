@@ -14,6 +14,7 @@ use super::convention::{
     DEADLINE_EXCEEDED, ENVOY_OVERLOADED, ENVOY_RATELIMITED, GRPC_MESSAGE, GRPC_PUSHBACK,
     GRPC_STATUS, RESOURCE_EXHAUSTED, UNAVAILABLE,
 };
+use super::retry_info;
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -65,17 +66,25 @@ impl Refusal<'_> {
             StatusCode::GATEWAY_TIMEOUT => DEADLINE_EXCEEDED,
             _ => UNAVAILABLE,
         };
-        let pushback = match self.rejection.advice {
-            Advice::Elsewhere => HeaderValue::from(0),
+        let delay = match self.rejection.advice {
+            Advice::Elsewhere => Some(Span::ZERO),
             Advice::Later(span) => {
                 let millis = span.scale(1.0 + self.jitter / 2.0).as_nanos().div_ceil(1_000_000);
-                HeaderValue::from(millis)
+                Some(Span::from_millis(millis))
             }
-            Advice::Never => HeaderValue::from(-1),
+            Advice::Never => None,
         };
+        let pushback = match delay {
+            Some(delay) => HeaderValue::from(delay.as_nanos() / 1_000_000),
+            None => HeaderValue::from(-1),
+        };
+        let message = self.rejection.to_string();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert(GRPC_STATUS, HeaderValue::from(u16::from(code)));
-        let message = HeaderValue::try_from(self.rejection.to_string());
+        delay.into_iter().for_each(|delay| {
+            headers.insert(retry_info::DETAILS, retry_info::details(code, &message, delay));
+        });
+        let message = HeaderValue::try_from(message);
         headers.insert(GRPC_MESSAGE, message.expect("a rejection is shown in printable ASCII"));
         headers.insert(GRPC_PUSHBACK, pushback);
     }
@@ -266,6 +275,8 @@ mod tests {
             assert_eq!((status, body.len()), (StatusCode::OK, 0));
             assert_eq!(text(&headers, "grpc-status"), Some(code));
             assert_eq!(text(&headers, "grpc-retry-pushback-ms"), Some(pushback));
+            let details = text(&headers, "grpc-status-details-bin");
+            assert_eq!(details.is_some(), advice != Advice::Never);
             assert!(text(&headers, "grpc-message").unwrap().contains(reason.describe()));
         }
     }
