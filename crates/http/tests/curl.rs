@@ -19,6 +19,10 @@ use tidegate_http::GateLayer;
 use tower_layer::Layer;
 use tower_service::Service;
 
+/// One runs, one waits, and the next is refused.
+const FULL_AT_TWO: &str =
+    "queue_limit = 1\nadmission = { policy = 'open' }\nslots = { slots = 'fixed', count = 1 }";
+
 /// Runs curl, away from the runtime's thread; none if there is no curl.
 async fn curl(arguments: Vec<String>) -> Option<Output> {
     let run = move || Command::new("curl").args(arguments).output();
@@ -43,7 +47,7 @@ fn arguments(address: SocketAddr, more: &[&str], paths: &[&str]) -> Vec<String> 
 /// `Retry-After` says and is served.
 #[tokio::test]
 async fn curl_reads_refusals_and_keeps_its_connection() {
-    let config = GateConfig::from_toml("queue_limit = 1\nslots = { slots = 'fixed', count = 1 }");
+    let config = GateConfig::from_toml(FULL_AT_TWO);
     let gate = SharedGate::build(&config.expect("valid")).expect("checked");
     let handler = Function(|request: Request<hyper::body::Incoming>| async move {
         if request.uri().path() == "/wait" {

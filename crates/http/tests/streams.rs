@@ -38,7 +38,10 @@ impl Body for Channel {
 
 /// A gate with one slot; every response is fed by the sender that is returned for it.
 fn layer(stream_limit: usize) -> GateLayer {
-    let config = GateConfig::from_toml("slots = { slots = 'fixed', count = 1 }").expect("valid");
+    let config = GateConfig::from_toml(
+        "admission = { policy = 'open' }\nslots = { slots = 'fixed', count = 1 }",
+    )
+    .expect("valid");
     let gate = SharedGate::build(&config).expect("checked");
     GateLayer::new(gate).stream_after(Span::from_millis(20)).stream_limit(stream_limit)
 }

@@ -66,11 +66,12 @@ impl Refusal<'_> {
             StatusCode::GATEWAY_TIMEOUT => DEADLINE_EXCEEDED,
             _ => UNAVAILABLE,
         };
+        // Never 0: told to come back after no time, grpcio 1.85 waits until its deadline instead.
         let delay = match self.rejection.advice {
-            Advice::Elsewhere => Some(Span::ZERO),
+            Advice::Elsewhere => Some(Span::from_millis(1)),
             Advice::Later(span) => {
                 let millis = span.scale(1.0 + self.jitter / 2.0).as_nanos().div_ceil(1_000_000);
-                Some(Span::from_millis(millis))
+                Some(Span::from_millis(millis.max(1)))
             }
             Advice::Never => None,
         };
@@ -265,7 +266,8 @@ mod tests {
     #[test]
     fn grpc_gets_trailers_only() {
         for (reason, advice, code, pushback) in [
-            (Reason::Delay, Advice::Elsewhere, "14", "0"),
+            (Reason::Delay, Advice::Elsewhere, "14", "1"),
+            (Reason::Delay, Advice::Later(Span::ZERO), "14", "1"),
             (Reason::Delay, Advice::Never, "14", "-1"),
             (Reason::Quota, Advice::Later(Span::from_micros(1_500)), "8", "2"),
             (Reason::Expired, Advice::Never, "4", "-1"),
@@ -305,7 +307,7 @@ mod tests {
             } else {
                 let read = read.unwrap();
                 prop_assert_eq!(status_of(read.reason), status_of(rejection.reason));
-                let soonest = Span::from_secs(u64::from(!grpc));
+                let soonest = Span::from_millis(if grpc { 1 } else { 1_000 });
                 prop_assert_eq!(read.advice, match rejection.advice {
                     _ if rejection.reason == Reason::Expired => Advice::Never,
                     Advice::Elsewhere => Advice::Later(soonest),
