@@ -145,7 +145,7 @@ impl Trace {
                         finishes.push((now + self.arrivals[index].service, index, id));
                     }
                     Action::Refuse { id, rejection } => {
-                        endings[waiting[&id]] = Some(Ending::Refuse(rejection.reason, now))
+                        endings[waiting[&id]] = Some(Ending::Refuse(rejection.reason, now));
                     }
                     Action::Notify { .. } => {}
                 }

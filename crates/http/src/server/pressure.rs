@@ -2,7 +2,7 @@
 
 use tidegate_core::Rank;
 
-/// How the gate let a request in; in the extensions of every request that a handler gets.
+/// How the gate let a request in; in the extensions of every request that was not exempt.
 ///
 /// ```
 /// # use tidegate_http::server::Pressure;
