@@ -22,6 +22,7 @@ pub(crate) fn test(install: bool) -> Result {
         ("tests", tests),
         ("clients of others", clients),
         ("doc tests", || cargo_step(&["test", "-q", "--workspace", "--doc"])),
+        ("loom models", loom),
         ("documentation", documentation),
         ("examples", || cargo_step(&["build", "-q", "--workspace", "--examples"])),
     ];
@@ -89,6 +90,14 @@ fn clients() -> Result<Done> {
         return Ok(Done::Skipped("Python has no grpcio: apt-get install python3-grpcio"));
     }
     Ok(Done::Ran)
+}
+
+/// Explores the interleavings of the driver's lock and wakers. Loom replaces the standard library's
+/// types by a flag of the compiler, so it builds in a folder of its own.
+fn loom() -> Result<Done> {
+    let mut command = cargo(&["test", "-q", "-p", "tidegate-driver", "--test", "loom"]);
+    command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", "target/loom");
+    run(&mut command).map(|()| Done::Ran)
 }
 
 fn documentation() -> Result<Done> {
