@@ -1,5 +1,6 @@
 //! `cargo xtask test`: everything a change must pass, as one list of steps.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::install::{self, Need};
@@ -19,6 +20,7 @@ pub(crate) fn test(install: bool) -> Result {
         ("dependencies", || deps::check().map(|()| Done::Ran)),
         ("clippy", clippy),
         ("tests", tests),
+        ("clients of others", clients),
         ("doc tests", || cargo_step(&["test", "-q", "--workspace", "--doc"])),
         ("loom models", loom),
         ("documentation", documentation),
@@ -75,6 +77,19 @@ fn tests() -> Result<Done> {
     }
     cargo_step(&["test", "-q", "--workspace", "--all-targets"])?;
     Ok(Done::RanBut("cargo-nextest is not installed: run by cargo test, one binary at a time"))
+}
+
+/// Tests that drive clients which are not ours pass without a word where those are missing: here it
+/// is said.
+fn clients() -> Result<Done> {
+    if !answers(&mut Command::new("curl")) {
+        return Ok(Done::Skipped("curl is missing: apt-get install curl"));
+    }
+    let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    if !answers(Command::new(python).args(["-c", "import grpc"])) {
+        return Ok(Done::Skipped("Python has no grpcio: apt-get install python3-grpcio"));
+    }
+    Ok(Done::Ran)
 }
 
 /// Explores the interleavings of the driver's lock and wakers. Loom replaces the standard library's
