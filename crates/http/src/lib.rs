@@ -7,6 +7,7 @@
 
 mod body;
 pub mod server;
+pub mod wire;
 
 pub use body::GateBody;
 pub use server::GateLayer;
