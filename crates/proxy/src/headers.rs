@@ -40,8 +40,7 @@ pub(crate) fn prepare_request<B>(request: &mut Request<B>, peer: IpAddr, upgrade
     }
     if request.uri().scheme().is_some() || request.uri().authority().is_some() {
         let path = request.uri().path_and_query().cloned();
-        *request.uri_mut() =
-            Uri::from(path.unwrap_or_else(|| PathAndQuery::from_static("/")));
+        *request.uri_mut() = Uri::from(path.unwrap_or_else(|| PathAndQuery::from_static("/")));
     }
     *request.version_mut() = Version::HTTP_11;
     true

@@ -20,13 +20,17 @@
 
 #![allow(clippy::disallowed_methods, reason = "a driver reads the clock for the core")]
 
+mod admin;
 mod body;
 pub mod config;
 mod forward;
 mod headers;
+mod metrics;
+mod report;
 mod server;
 mod upstream;
+mod watch;
 mod worker;
 
-pub use config::{File, ProxyConfig};
-pub use server::{Running, start};
+pub use config::{Address, File, ProxyConfig, Trust};
+pub use server::{Handle, Server, StartError};

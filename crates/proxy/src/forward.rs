@@ -1,0 +1,204 @@
+//! The way of one request: into the gate, to an upstream, and back.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use tidegate_core::{Context, Instant, Outcome, Rejection};
+use tidegate_http::wire;
+
+use crate::body::{Entry, Held, ProxyBody};
+use crate::config::Trust;
+use crate::headers;
+use crate::upstream::{Call, Failure, Upload};
+use crate::worker::{Settings, Worker};
+
+type Answer = Response<ProxyBody>;
+
+/// Answers a request: never an error, always a response.
+pub(crate) async fn serve(
+    worker: Arc<Worker>,
+    peer: IpAddr,
+    request: Request<Incoming>,
+) -> Result<Answer, Infallible> {
+    let settings = worker.settings();
+    let now = worker.gate.now();
+    let told = claim(&worker, &settings, &request, now);
+    let context = told.unwrap_or_default();
+    let entry = match enter(&worker, &settings, now, &context).await {
+        Ok(entry) => entry,
+        Err(rejection) => return Ok(refuse(&worker, &rejection, told.as_ref())),
+    };
+    let mut answer = forward(&worker, &settings, peer, request, &context, entry).await;
+    if let Some(context) = told {
+        tell(&worker, &mut answer, &context);
+    }
+    Ok(answer)
+}
+
+/// What the client says about its request, if its word is taken.
+fn claim(
+    worker: &Worker,
+    settings: &Settings,
+    request: &Request<Incoming>,
+    now: Instant,
+) -> Option<Context> {
+    if settings.trust == Trust::Edge {
+        return None;
+    }
+    match wire::context_of(request.headers(), now, &worker.names)? {
+        Ok(context) => Some(context),
+        Err(wire::Malformed) => {
+            worker.counters.malformed.add(1);
+            None
+        }
+    }
+}
+
+/// Waits for a slot. Where the gate is only watched, nothing waits and nothing is refused.
+async fn enter(
+    worker: &Worker,
+    settings: &Settings,
+    now: Instant,
+    context: &Context,
+) -> Result<Entry, Rejection> {
+    match (worker.gate.arrive_at(now, context), settings.observe) {
+        (Ok(ticket), false) => ticket.await.map(Entry::Slot),
+        (Err(rejection), false) => Err(rejection),
+        (Ok(ticket), true) => Ok(Entry::Watched { ticket, sent: now }),
+        (Err(_), true) => Ok(Entry::Outside),
+    }
+}
+
+/// From the slot to the head of the answer; the body follows by itself.
+async fn forward(
+    worker: &Arc<Worker>,
+    settings: &Settings,
+    peer: IpAddr,
+    mut request: Request<Incoming>,
+    context: &Context,
+    entry: Entry,
+) -> Answer {
+    let now = worker.gate.now();
+    let upgrade = headers::wants_upgrade(&request);
+    let client = upgrade.then(|| hyper::upgrade::on(&mut request));
+    if !headers::prepare_request(&mut request, peer, upgrade) {
+        // The request says nothing about the service's load: the entry is dropped.
+        return plain(StatusCode::BAD_REQUEST, "the request names no host\n");
+    }
+    if request.headers_mut().remove(wire::CONTEXT).is_some() && settings.trust == Trust::Inside {
+        let passed_on = wire::write_context(&context.inherit(), now, &worker.names);
+        request.headers_mut().insert(wire::CONTEXT, passed_on);
+    }
+    let limit =
+        (context.deadline != Instant::FAR).then(|| Duration::from(context.deadline.since(now)));
+    match settings.upstreams.send(now, request.map(Upload::new), limit).await {
+        Ok((response, call)) => match client {
+            Some(client) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+                tunnel(worker, client, response, call, entry)
+            }
+            _ => answer(worker, response, call, entry),
+        },
+        Err(failure) => {
+            entry.finish(worker.gate.now(), Outcome::Fail);
+            fail(worker, &failure)
+        }
+    }
+}
+
+fn answer(worker: &Worker, response: Response<Incoming>, call: Call, entry: Entry) -> Answer {
+    let status = response.status();
+    let (mut parts, body) = response.into_parts();
+    headers::remove_hop_by_hop(&mut parts.headers);
+    // What an upstream's own gate says is for us, not for our clients.
+    parts.headers.remove(wire::FEEDBACK);
+    let held = Held {
+        gate: worker.gate.clone(),
+        entry,
+        call,
+        head: worker.gate.now(),
+        outcome: if status.is_server_error() { Outcome::Fail } else { Outcome::Serve },
+        refused: is_refusal(status),
+    };
+    Response::from_parts(parts, ProxyBody::answer(body, held))
+}
+
+/// Joins both sides of a connection that has changed its protocol. The slot is free from here on:
+/// a connection kept for hours says nothing about how many requests the service can take.
+fn tunnel(
+    worker: &Arc<Worker>,
+    client: hyper::upgrade::OnUpgrade,
+    mut response: Response<Incoming>,
+    call: Call,
+    entry: Entry,
+) -> Answer {
+    let upstream = hyper::upgrade::on(&mut response);
+    entry.finish(worker.gate.now(), Outcome::Serve);
+    let worker = Arc::clone(worker);
+    tokio::spawn(async move {
+        let _call = call;
+        let _open = worker.counters.tunnels.hold();
+        if let (Ok(client), Ok(upstream)) = (client.await, upstream.await) {
+            let (mut client, mut upstream) = (TokioIo::new(client), TokioIo::new(upstream));
+            // Either side may break off at any time, and the other then learns of it.
+            let _ = tokio::io::copy_bidirectional(&mut client, &mut upstream).await;
+        }
+    });
+    let (parts, _) = response.into_parts();
+    Response::from_parts(parts, ProxyBody::empty())
+}
+
+/// Statuses by which services and proxies say that they are overloaded.
+fn is_refusal(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::GATEWAY_TIMEOUT
+    )
+}
+
+/// Our own 502 or 504.
+fn fail(worker: &Worker, failure: &Failure) -> Answer {
+    let (status, counter) = match failure {
+        Failure::Connect(_) => (StatusCode::BAD_GATEWAY, &worker.counters.connect_failures),
+        Failure::Broken(_) => (StatusCode::BAD_GATEWAY, &worker.counters.broken),
+        Failure::Late => (StatusCode::GATEWAY_TIMEOUT, &worker.counters.late),
+    };
+    counter.add(1);
+    plain(status, format!("{failure}\n"))
+}
+
+/// A refusal is a response, given before anything of the body was read.
+fn refuse(worker: &Worker, rejection: &Rejection, told: Option<&Context>) -> Answer {
+    let mut answer = plain(StatusCode::SERVICE_UNAVAILABLE, format!("{rejection}\n"));
+    if let Some(context) = told {
+        let feedback = worker.gate.feedback(context.caller, context.workflow);
+        if let Some(value) = wire::write_feedback(&feedback, Some(rejection)) {
+            answer.headers_mut().insert(wire::FEEDBACK, value);
+        }
+    }
+    answer
+}
+
+/// Feedback goes to callers that sent a context, and to nobody else.
+fn tell(worker: &Worker, answer: &mut Answer, context: &Context) {
+    let feedback = worker.gate.feedback(context.caller, context.workflow);
+    if let Some(value) = wire::write_feedback(&feedback, None) {
+        answer.headers_mut().insert(wire::FEEDBACK, value);
+    }
+}
+
+fn plain(status: StatusCode, text: impl Into<bytes::Bytes>) -> Answer {
+    let mut answer = Response::new(ProxyBody::text(text));
+    *answer.status_mut() = status;
+    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
+    answer.headers_mut().insert(CONTENT_TYPE, kind);
+    answer
+}

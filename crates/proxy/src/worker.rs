@@ -1,0 +1,207 @@
+//! One serving thread: its listening socket, its connections, its end.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::task::Poll;
+use std::time::Duration;
+
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tidegate_driver::SharedGate;
+use tidegate_http::wire::Names;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{mpsc, watch};
+
+use crate::config::{ProxyConfig, Trust};
+use crate::forward;
+use crate::metrics::Counters;
+use crate::upstream::Upstreams;
+
+/// Connections that the kernel holds until they are accepted; it takes its own limit if lower.
+const BACKLOG: u32 = 4096;
+/// Tasks run between two looks at the sockets, so that requests soon stand in the gate instead of
+/// in sockets (docs/driving.md).
+const EVENT_INTERVAL: u32 = 8;
+/// Pause after an accept that failed: mostly all file descriptors are in use.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Time between two looks for old upstream connections.
+const SWEEP: Duration = Duration::from_secs(1);
+/// Time for requests that have reached the machine to be read before connections are told to end.
+const LAST_CALL: Duration = Duration::from_millis(100);
+
+/// How far the end of the process has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// Serves.
+    #[default]
+    Open,
+    /// Accepts no more, and finishes what is inside.
+    Draining,
+    /// Ends at once.
+    Over,
+}
+
+/// What a request needs of its thread.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) gate: SharedGate,
+    pub(crate) names: Names,
+    pub(crate) counters: Arc<Counters>,
+    settings: RwLock<Arc<Settings>>,
+    header_timeout: Duration,
+    seed: u64,
+}
+
+/// What a reload changes.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) trust: Trust,
+    pub(crate) observe: bool,
+    pub(crate) upstreams: Upstreams,
+}
+
+impl Worker {
+    pub(crate) fn new(
+        gate: SharedGate,
+        names: Names,
+        counters: Arc<Counters>,
+        config: &ProxyConfig,
+        seed: u64,
+    ) -> Self {
+        let upstreams = Upstreams::new(config, &[], gate.now(), seed);
+        let settings = Settings { trust: config.trust, observe: config.observe, upstreams };
+        let header_timeout = config.header_timeout.into();
+        Self {
+            gate,
+            names,
+            counters,
+            settings: RwLock::new(Arc::new(settings)),
+            header_timeout,
+            seed,
+        }
+    }
+
+    pub(crate) fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Requests from now on go by `config`; those on their way keep what they have.
+    pub(crate) fn reconfigure(&self, config: &ProxyConfig) {
+        let before = self.settings();
+        let now = self.gate.now();
+        let seed = self.seed ^ now.as_nanos();
+        let upstreams = Upstreams::new(config, before.upstreams.list(), now, seed);
+        let settings = Settings { trust: config.trust, observe: config.observe, upstreams };
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+    }
+
+    /// Serves until the phase says otherwise: the body of a thread.
+    pub(crate) fn run(
+        self: Arc<Self>,
+        listener: std::net::TcpListener,
+        phase: watch::Receiver<Phase>,
+    ) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .event_interval(EVENT_INTERVAL)
+            .build()?;
+        runtime.block_on(async move {
+            let listener = TcpListener::from_std(listener)?;
+            let mut over = phase.clone();
+            tokio::select! {
+                () = self.serve(listener, phase) => {}
+                _ = over.wait_for(|phase| *phase == Phase::Over) => {}
+            }
+            Ok(())
+        })
+        // Connections and tunnels that are left end with the runtime.
+    }
+
+    async fn serve(self: Arc<Self>, listener: TcpListener, phase: watch::Receiver<Phase>) {
+        // Dropped by the last connection that ends.
+        let (alive, mut all_gone) = mpsc::channel::<()>(1);
+        let mut sweep = tokio::time::interval(SWEEP);
+        let mut told = phase.clone();
+        loop {
+            tokio::select! {
+                biased;
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, peer)) => self.connect(stream, peer.ip(), &phase, &alive),
+                    Err(_) => {
+                        self.counters.accept_failures.add(1);
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                },
+                _ = sweep.tick() => self.settings().upstreams.sweep(self.gate.now()),
+                _ = told.wait_for(|phase| *phase >= Phase::Draining) => break,
+            }
+        }
+        // What the kernel has taken in our name is ours to serve.
+        while let Some(Ok((stream, peer))) = ready_now(&listener).await {
+            self.connect(stream, peer.ip(), &phase, &alive);
+        }
+        drop((listener, alive));
+        all_gone.recv().await;
+    }
+
+    fn connect(
+        self: &Arc<Self>,
+        stream: TcpStream,
+        peer: IpAddr,
+        phase: &watch::Receiver<Phase>,
+        alive: &mpsc::Sender<()>,
+    ) {
+        // A client that has already gone is found out by the first read.
+        let _ = stream.set_nodelay(true);
+        let (worker, mut phase, alive) = (Arc::clone(self), phase.clone(), alive.clone());
+        tokio::spawn(async move {
+            let _alive = alive;
+            let counters = Arc::clone(&worker.counters);
+            counters.accepted.add(1);
+            let _open = counters.connections.hold();
+            let mut builder = auto::Builder::new(TokioExecutor::new());
+            builder.http1().timer(TokioTimer::new()).header_read_timeout(worker.header_timeout);
+            builder.http2().timer(TokioTimer::new());
+            let service = service_fn(|request| forward::serve(Arc::clone(&worker), peer, request));
+            let io = TokioIo::new(stream);
+            let mut connection = pin!(builder.serve_connection_with_upgrades(io, service));
+            // How a connection ends is the client's business; requests are counted by the gate.
+            tokio::select! {
+                biased;
+                _ = connection.as_mut() => return,
+                _ = draining(&mut phase) => connection.as_mut().graceful_shutdown(),
+            }
+            let _ = connection.await;
+        });
+    }
+}
+
+async fn draining(phase: &mut watch::Receiver<Phase>) {
+    // The sender outlives every worker; were it gone, this would be the end too.
+    let _ = phase.wait_for(|phase| *phase >= Phase::Draining).await;
+    tokio::time::sleep(LAST_CALL).await;
+}
+
+/// A connection that can be accepted without waiting.
+async fn ready_now(listener: &TcpListener) -> Option<io::Result<(TcpStream, SocketAddr)>> {
+    poll_fn(|cx| match listener.poll_accept(cx) {
+        Poll::Ready(accepted) => Poll::Ready(Some(accepted)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+/// A listening socket that others of this process share their address with; the kernel spreads
+/// connections over them.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    #[cfg(unix)]
+    socket.set_reuseport(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)?.into_std()
+}
