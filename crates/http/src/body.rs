@@ -56,8 +56,13 @@ impl<B: Body> GateBody<B> {
         Self { kind: Kind::Served { body, held } }
     }
 
+    /// A body that holds no slot.
+    pub(crate) fn passed(body: B) -> Self {
+        Self { kind: Kind::Served { body, held: None } }
+    }
+
     pub(crate) fn refusal(text: Bytes) -> Self {
-        Self { kind: Kind::Refusal { text: Some(text) } }
+        Self { kind: Kind::Refusal { text: Some(text).filter(|text| !text.is_empty()) } }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Tower layers that put a gate before HTTP services.
+//! Tower layers for HTTP and gRPC: a gate before services, and what they tell each other on the wire.
 //!
 //! [`server::GateLayer`] is the server side: always ready, decides each arrival in `call` itself,
 //! refuses with a response and never with an error, and keeps the queue in the gate.

@@ -2,20 +2,23 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use bytes::Bytes;
-use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use tidegate_core::{Context as RequestContext, Cost, Outcome, Rejection, Span};
+use tidegate_core::{Cost, Outcome, Rejection, Span};
 use tidegate_driver::{Slot, Ticket, context};
 use tower_service::Service;
 
+use super::Pressure;
+use super::arrival::Asked;
+use super::layer::GateLayer;
 use super::turn::Turn;
 use crate::body::{GateBody, Held};
+use crate::wire::{self, Refusal};
 
 pin_project! {
     /// The way of one request. Dropped at any point it gives back what it holds.
@@ -25,7 +28,8 @@ pin_project! {
     {
         #[pin]
         state: State<S, Q, S::Future>,
-        context: RequestContext,
+        layer: Arc<GateLayer>,
+        asked: Asked,
         // Time spent inside the service's polls.
         busy: Span,
     }
@@ -38,8 +42,8 @@ pin_project! {
         Refused { rejection: Rejection },
         // In the gate's queue.
         Waiting { ticket: Ticket, service: S, request: Request<Q> },
-        // Has a slot, and lets others be read first.
-        Starting { slot: Slot, turn: Turn, service: S, request: Request<Q> },
+        // May run, and lets others be read first. Without a slot if it is exempt.
+        Starting { slot: Option<Slot>, turn: Turn, service: S, request: Request<Q> },
         // The handler runs.
         Running { slot: Option<Slot>, #[pin] future: F },
         Over,
@@ -51,21 +55,31 @@ where
     S: Service<Request<Q>>,
 {
     pub(super) fn admitted(
+        layer: Arc<GateLayer>,
+        asked: Asked,
         ticket: Ticket,
-        context: RequestContext,
         service: S,
         request: Request<Q>,
     ) -> Self {
-        let state = State::Waiting { ticket, service, request };
-        Self { state, context, busy: Span::ZERO }
+        Self::new(layer, asked, State::Waiting { ticket, service, request })
     }
 
-    pub(super) fn refused(rejection: Rejection) -> Self {
-        Self {
-            state: State::Refused { rejection },
-            context: RequestContext::default(),
-            busy: Span::ZERO,
-        }
+    pub(super) fn exempt(
+        layer: Arc<GateLayer>,
+        asked: Asked,
+        service: S,
+        request: Request<Q>,
+    ) -> Self {
+        let state = State::Starting { slot: None, turn: Turn::Done, service, request };
+        Self::new(layer, asked, state)
+    }
+
+    pub(super) fn refused(layer: Arc<GateLayer>, asked: Asked, rejection: Rejection) -> Self {
+        Self::new(layer, asked, State::Refused { rejection })
+    }
+
+    fn new(layer: Arc<GateLayer>, asked: Asked, state: State<S, Q, S::Future>) -> Self {
+        Self { state, layer, asked, busy: Span::ZERO }
     }
 }
 
@@ -80,14 +94,16 @@ where
         let mut this = self.project();
         loop {
             match this.state.as_mut().project() {
-                StateProj::Refused { rejection } => return Poll::Ready(Ok(refuse(rejection))),
+                StateProj::Refused { rejection } => {
+                    return Poll::Ready(Ok(refuse(this.layer, this.asked, rejection)));
+                }
                 StateProj::Waiting { ticket, .. } => match ready!(Pin::new(ticket).poll(cx)) {
-                    Ok(slot) => this.state.as_mut().start(slot),
+                    Ok(slot) => this.state.as_mut().start(slot, this.asked),
                     Err(rejection) => this.state.set(State::Refused { rejection }),
                 },
                 StateProj::Starting { turn, service, .. } => {
                     ready!(turn.poll(cx));
-                    let _entered = context::enter(*this.context);
+                    let _entered = context::enter(this.asked.context);
                     if let Err(error) = ready!(service.poll_ready(cx)) {
                         this.state.as_mut().take_slot().into_iter().for_each(Slot::fail);
                         return Poll::Ready(Err(error));
@@ -97,22 +113,20 @@ where
                     *this.busy += begun.elapsed().into();
                 }
                 StateProj::Running { slot, future } => {
-                    let _entered = context::enter(*this.context);
+                    let _entered = context::enter(this.asked.context);
                     let begun = Instant::now();
                     let answer = future.poll(cx);
                     *this.busy += begun.elapsed().into();
                     let answer = ready!(answer);
-                    let slot = slot.take().expect("a running request has its slot");
-                    let cost = Cost::from(*this.busy);
+                    let slot = slot.take();
                     this.state.set(State::Over);
                     return Poll::Ready(match answer {
                         Ok(response) => {
-                            let outcome = outcome_of(response.status());
-                            let held = Held { slot, cost, outcome };
-                            Ok(response.map(|body| GateBody::served(body, held)))
+                            Ok(pass(this.layer, this.asked, slot, *this.busy, response))
                         }
                         Err(error) => {
-                            slot.finish(Outcome::Fail, cost);
+                            let cost = Cost::from(*this.busy);
+                            slot.into_iter().for_each(|slot| slot.finish(Outcome::Fail, cost));
                             Err(error)
                         }
                     });
@@ -128,11 +142,14 @@ where
     S: Service<Request<Q>>,
 {
     /// From waiting to starting.
-    fn start(mut self: Pin<&mut Self>, slot: Slot) {
-        if let StateOwned::Waiting { service, request, .. } =
+    fn start(mut self: Pin<&mut Self>, slot: Slot, asked: &Asked) {
+        if let StateOwned::Waiting { service, mut request, .. } =
             self.as_mut().project_replace(Self::Over)
         {
-            self.set(Self::Starting { slot, turn: Turn::default(), service, request });
+            let pressure = Pressure { degraded: slot.degraded(), rank: asked.context.rank };
+            request.extensions_mut().insert(pressure);
+            let (slot, turn) = (Some(slot), Turn::default());
+            self.set(Self::Starting { slot, turn, service, request });
         }
     }
 
@@ -142,16 +159,34 @@ where
             self.as_mut().project_replace(Self::Over)
         {
             let future = service.call(request);
-            self.set(Self::Running { slot: Some(slot), future });
+            self.set(Self::Running { slot, future });
         }
     }
 
     fn take_slot(self: Pin<&mut Self>) -> Option<Slot> {
         match self.project_replace(Self::Over) {
-            StateOwned::Starting { slot, .. } => Some(slot),
+            StateOwned::Starting { slot, .. } => slot,
             _ => None,
         }
     }
+}
+
+/// The handler's answer, with feedback for who understands it; the slot goes with the body.
+fn pass<B: Body>(
+    layer: &GateLayer,
+    asked: &Asked,
+    slot: Option<Slot>,
+    busy: Span,
+    mut response: Response<B>,
+) -> Response<GateBody<B>> {
+    // What a service behind us told us is not for our callers.
+    response.headers_mut().remove(wire::FEEDBACK);
+    let Some(slot) = slot else { return response.map(GateBody::passed) };
+    tell(layer, asked, None, &mut response);
+    // A handler may know better what an answer has cost, also in units of its own.
+    let cost = response.extensions().get::<Cost>().copied().unwrap_or(Cost::from(busy));
+    let held = Held { slot, cost, outcome: outcome_of(response.status()) };
+    response.map(|body| GateBody::served(body, held))
 }
 
 /// A server error says that the service failed; everything else is an answer.
@@ -160,11 +195,38 @@ fn outcome_of(status: StatusCode) -> Outcome {
 }
 
 /// A refusal is a response: the connection stays, and the caller reads why.
-fn refuse<B: Body>(rejection: &Rejection) -> Response<GateBody<B>> {
-    let text = Bytes::from(format!("{rejection}\n"));
-    let mut response = Response::new(GateBody::refusal(text));
-    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-    let plain = HeaderValue::from_static("text/plain; charset=utf-8");
-    response.headers_mut().insert(CONTENT_TYPE, plain);
-    response
+fn refuse<B: Body>(
+    layer: &GateLayer,
+    asked: &Asked,
+    rejection: &Rejection,
+) -> Response<GateBody<B>> {
+    let mut response = Response::new(());
+    let cursor = tell(layer, asked, Some(rejection), &mut response);
+    let refusal = Refusal {
+        rejection,
+        rank: asked.trusted.then_some((asked.context.rank, cursor)),
+        grpc: asked.grpc,
+        jitter: layer.counts.jitter(),
+    };
+    let (status, headers, text) = refusal.response();
+    *response.status_mut() = status;
+    response.headers_mut().extend(headers);
+    response.map(|()| GateBody::refusal(text))
+}
+
+/// Writes feedback to whoever sent a context and is trusted, and returns the cursor in it.
+fn tell<B>(
+    layer: &GateLayer,
+    asked: &Asked,
+    rejection: Option<&Rejection>,
+    response: &mut Response<B>,
+) -> Option<tidegate_core::Cursor> {
+    if !asked.listens {
+        return None;
+    }
+    let feedback = layer.gate.feedback(asked.context.caller, asked.context.workflow);
+    if let Some(field) = wire::write_feedback(&feedback, rejection) {
+        response.headers_mut().insert(wire::FEEDBACK, field);
+    }
+    feedback.last
 }

@@ -1,29 +1,110 @@
 //! [`GateLayer`]: configuration.
 
+use std::borrow::Cow;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use http::HeaderName;
 use tidegate_core::Span;
+use tidegate_core::entry::{Entry, EntryConfig};
 use tidegate_driver::SharedGate;
 use tower_layer::Layer;
 
+use super::arrival::{Counts, Head, Identity, Trust};
 use super::service::GateService;
+use crate::wire::Names;
 
 /// Puts a gate before a service. Services made by one layer share the gate.
-#[derive(Clone, Debug)]
+///
+/// Without further words it is an edge: it believes nobody, and assigns ranks itself.
+#[derive(Clone)]
 pub struct GateLayer {
     pub(super) gate: SharedGate,
     pub(super) patience: Option<Span>,
+    pub(super) trust: Trust,
+    pub(super) entry: Entry,
+    pub(super) action: Option<Arc<ActionOf>>,
+    pub(super) identity: Identity,
+    pub(super) exempt: Vec<Cow<'static, str>>,
+    pub(super) names: Names,
+    pub(super) counts: Arc<Counts>,
 }
+
+/// Names the action that a request asks for.
+pub(super) type ActionOf = dyn Fn(&Head<'_>) -> String + Send + Sync;
+
+/// Paths that are served whatever the load: whoever asks for health must not be told "overloaded",
+/// or instances would be taken out when they are needed most.
+const EXEMPT: [&str; 5] = ["/healthz", "/livez", "/readyz", "/health", "/grpc.health.v1.Health/"];
 
 impl GateLayer {
     /// A layer that asks `gate`.
     pub fn new(gate: SharedGate) -> Self {
-        Self { gate, patience: None }
+        Self {
+            gate,
+            patience: None,
+            trust: Trust::Edge,
+            entry: Entry::new(&EntryConfig::default(), random_secret()),
+            action: None,
+            identity: Identity::default(),
+            exempt: EXEMPT.map(Cow::Borrowed).to_vec(),
+            names: Names::process(),
+            counts: Arc::default(),
+        }
     }
 
-    /// Gives every request a deadline so long after its arrival. Without, the gate's policy alone
-    /// bounds the wait.
+    /// Gives every request a deadline at most so long after its arrival. Without, the gate's policy
+    /// and the caller's own deadline bound the wait.
     #[must_use]
     pub fn patience(mut self, patience: Span) -> Self {
         self.patience = Some(patience);
+        self
+    }
+
+    /// Whose contexts are believed. Default: nobody's.
+    #[must_use]
+    pub fn trust(mut self, trust: Trust) -> Self {
+        self.trust = trust;
+        self
+    }
+
+    /// Who assigns ranks to requests that have none. All replicas of a service must have the same
+    /// secret, or a user would be served by one and refused by the next. Default: no table of
+    /// actions and a secret of this process's own.
+    #[must_use]
+    pub fn entry(mut self, entry: Entry) -> Self {
+        self.entry = entry;
+        self
+    }
+
+    /// How a request's action is called in the entry's table. Default: `METHOD /path`.
+    #[must_use]
+    pub fn action(mut self, of: impl Fn(&Head<'_>) -> String + Send + Sync + 'static) -> Self {
+        self.action = Some(Arc::new(of));
+        self
+    }
+
+    /// Takes the user from this header, which something before us has verified: who may choose it
+    /// freely may try names until one has a good rank.
+    #[must_use]
+    pub fn user_header(mut self, name: HeaderName) -> Self {
+        self.identity.header = Some(name);
+        self
+    }
+
+    /// Serves requests for this path without asking the gate. A path that ends in `/` stands for all
+    /// below it. Health checks are exempt already.
+    #[must_use]
+    pub fn exempt(mut self, path: impl Into<Cow<'static, str>>) -> Self {
+        self.exempt.push(path.into());
+        self
+    }
+
+    /// The table of workflow names to use. Default: that of the process.
+    #[must_use]
+    pub fn names(mut self, names: Names) -> Self {
+        self.names = names;
         self
     }
 
@@ -31,12 +112,39 @@ impl GateLayer {
     pub fn gate(&self) -> &SharedGate {
         &self.gate
     }
+
+    /// How many contexts could not be read, and were ignored.
+    pub fn malformed(&self) -> u64 {
+        self.counts.malformed()
+    }
+}
+
+impl fmt::Debug for GateLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GateLayer")
+            .field("gate", &self.gate)
+            .field("trust", &self.trust)
+            .field("patience", &self.patience)
+            .field("exempt", &self.exempt)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<S> Layer<S> for GateLayer {
     type Service = GateService<S>;
 
     fn layer(&self, inner: S) -> GateService<S> {
-        GateService { inner, layer: self.clone() }
+        GateService { inner, layer: Arc::new(self.clone()) }
     }
+}
+
+/// From the keys that the standard library draws for its hash maps.
+fn random_secret() -> [u8; 16] {
+    let state = RandomState::new();
+    let halves = [state.hash_one(0u8), state.hash_one(1u8)];
+    let mut secret = [0; 16];
+    for (place, half) in secret.chunks_exact_mut(8).zip(halves) {
+        place.copy_from_slice(&half.to_le_bytes());
+    }
+    secret
 }

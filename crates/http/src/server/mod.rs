@@ -8,11 +8,15 @@
 //! Whatever arrived meanwhile is then read and stands in the gate. `docs/driving.md` compares this
 //! with other ways, measured.
 
+mod arrival;
 mod future;
 mod layer;
+mod pressure;
 mod service;
 mod turn;
 
+pub use arrival::{Head, Peer, Trust};
 pub use future::ResponseFuture;
 pub use layer::GateLayer;
+pub use pressure::Pressure;
 pub use service::GateService;

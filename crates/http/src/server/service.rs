@@ -1,21 +1,23 @@
 //! [`GateService`]: decides each arrival.
 
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::{Request, Response};
-use tidegate_core::{Context as RequestContext, Instant};
 use tower_service::Service;
 
+use super::arrival::Head;
 use super::future::ResponseFuture;
 use super::layer::GateLayer;
 use crate::body::GateBody;
+use crate::wire;
 
 /// A service behind a gate. Always ready: a decision needs the request, and a queue in front of
 /// `poll_ready` would be one the gate cannot see.
 #[derive(Clone, Debug)]
 pub struct GateService<S> {
     pub(super) inner: S,
-    pub(super) layer: GateLayer,
+    pub(super) layer: Arc<GateLayer>,
 }
 
 impl<S, Q, B> Service<Request<Q>> for GateService<S>
@@ -32,17 +34,22 @@ where
     }
 
     /// The request arrives here and now, not when its future is first polled.
-    fn call(&mut self, request: Request<Q>) -> Self::Future {
-        let gate = &self.layer.gate;
-        let now = gate.now();
-        let deadline = self.layer.patience.map_or(Instant::FAR, |patience| now + patience);
-        let context = RequestContext { deadline, ..RequestContext::default() };
-        match gate.arrive_at(now, &context) {
+    fn call(&mut self, mut request: Request<Q>) -> Self::Future {
+        let layer = Arc::clone(&self.layer);
+        let now = layer.gate.now();
+        let asked = layer.ask(now, &Head::of(&request));
+        if !asked.trusted {
+            // A handler that passes headers on must not pass on a stranger's claim.
+            request.headers_mut().remove(wire::CONTEXT);
+        }
+        if layer.is_exempt(request.uri().path()) {
+            return ResponseFuture::exempt(layer, asked, self.inner.clone(), request);
+        }
+        match layer.gate.arrive_at(now, &asked.context) {
             Ok(ticket) => {
-                let service = self.inner.clone();
-                ResponseFuture::admitted(ticket, context, service, request)
+                ResponseFuture::admitted(layer, asked, ticket, self.inner.clone(), request)
             }
-            Err(rejection) => ResponseFuture::refused(rejection),
+            Err(rejection) => ResponseFuture::refused(layer, asked, rejection),
         }
     }
 }

@@ -7,16 +7,20 @@
 //! is described in `docs/wire-http.md`, and `testdata/wire` has vectors for other implementations.
 
 mod context;
+mod convention;
 mod feedback;
 mod names;
+mod refusal;
 mod sf;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tidegate_core::{Context, Instant};
 
 pub use context::{read_context, write_context};
+pub use convention::{attempt_of, grpc_timeout_text, is_grpc, refusal_of, timeout_of};
 pub use feedback::{Message, read_feedback, write_feedback};
 pub use names::Names;
+pub use refusal::{Refusal, status_of};
 pub use sf::Malformed;
 
 /// The request field.

@@ -1,6 +1,6 @@
 //! Names on the wire and the numbers they are inside: workflows, callers, gates.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use tidegate_core::context::{Workflow, Workflows};
 
@@ -14,6 +14,13 @@ impl Names {
     /// Longest name of a workflow, caller or gate, in bytes. Longer ones are not written, and
     /// malformed when read.
     pub const LONGEST: usize = 64;
+
+    /// The table that everything in this process shares, so that a workflow has one number whichever
+    /// way it comes in and goes out.
+    pub fn process() -> Self {
+        static PROCESS: LazyLock<Names> = LazyLock::new(Names::default);
+        PROCESS.clone()
+    }
 
     /// The number of `name`, a new one if there is room.
     pub fn number(&self, name: &str) -> Workflow {

@@ -1,0 +1,306 @@
+//! A refusal as a response, in the words of HTTP, of Envoy and of gRPC, so that clients which never
+//! heard of us do the right thing.
+//!
+//! 503 is our overload, 429 the caller's quota, 504 its deadline: three promises that are never
+//! merged. The body says what was measured and what to do.
+
+use std::fmt::Write as _;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use tidegate_core::{Advice, Cursor, Rank, Reason, Rejection, Span};
+
+use super::convention::{
+    DEADLINE_EXCEEDED, ENVOY_OVERLOADED, ENVOY_RATELIMITED, GRPC_MESSAGE, GRPC_PUSHBACK,
+    GRPC_STATUS, RESOURCE_EXHAUSTED, UNAVAILABLE,
+};
+
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+
+/// Everything a refusal says.
+#[derive(Clone, Copy, Debug)]
+pub struct Refusal<'a> {
+    /// Reason, measurement, limit and advice.
+    pub rejection: &'a Rejection,
+    /// The rank of the request and the cursor of the gate, for callers that may know. Not for
+    /// strangers: who learns ranks can look for a user name that has a good one.
+    pub rank: Option<(Rank, Option<Cursor>)>,
+    /// Whether the request was one of gRPC.
+    pub grpc: bool,
+    /// A number from 0 to 1, drawn per response: spreads those who come back over half as long again
+    /// as they were asked to stay away.
+    pub jitter: f64,
+}
+
+impl Refusal<'_> {
+    /// Status, headers and body. Those of gRPC are trailers-only: status 200 and no body.
+    pub fn response(&self) -> (StatusCode, HeaderMap, Bytes) {
+        let mut headers = HeaderMap::with_capacity(8);
+        let reason = self.rejection.reason;
+        if status_of(reason) == StatusCode::TOO_MANY_REQUESTS {
+            headers.insert(ENVOY_RATELIMITED, HeaderValue::from_static("true"));
+        } else if self.rejection.advice != Advice::Elsewhere {
+            // Its presence keeps Envoy from retrying, so it is absent where that would help.
+            headers.insert(ENVOY_OVERLOADED, HeaderValue::from_static("true"));
+        }
+        if self.grpc {
+            self.grpc(&mut headers);
+            return (StatusCode::OK, headers, Bytes::new());
+        }
+        let seconds = self.seconds();
+        seconds.into_iter().for_each(|seconds| {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(self.jittered(seconds)));
+        });
+        if status_of(reason) == StatusCode::TOO_MANY_REQUESTS {
+            rate_limit(&mut headers, self.rejection, seconds);
+        }
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        (status_of(reason), headers, Bytes::from(self.problem()))
+    }
+
+    fn grpc(&self, headers: &mut HeaderMap) {
+        let code = match status_of(self.rejection.reason) {
+            StatusCode::TOO_MANY_REQUESTS => RESOURCE_EXHAUSTED,
+            StatusCode::GATEWAY_TIMEOUT => DEADLINE_EXCEEDED,
+            _ => UNAVAILABLE,
+        };
+        let pushback = match self.rejection.advice {
+            Advice::Elsewhere => HeaderValue::from(0),
+            Advice::Later(span) => {
+                let millis = span.scale(1.0 + self.jitter / 2.0).as_nanos().div_ceil(1_000_000);
+                HeaderValue::from(millis)
+            }
+            Advice::Never => HeaderValue::from(-1),
+        };
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        headers.insert(GRPC_STATUS, HeaderValue::from(u16::from(code)));
+        let message = HeaderValue::try_from(self.rejection.to_string());
+        headers.insert(GRPC_MESSAGE, message.expect("a rejection is shown in printable ASCII"));
+        headers.insert(GRPC_PUSHBACK, pushback);
+    }
+
+    /// Whole seconds until it is worth coming back, none for never. A client that knows no other
+    /// replica comes back here: not at once.
+    fn seconds(&self) -> Option<u64> {
+        match self.rejection.advice {
+            Advice::Elsewhere => Some(1),
+            Advice::Later(span) => Some(span.as_nanos().div_ceil(1_000_000_000).max(1)),
+            Advice::Never => None,
+        }
+    }
+
+    /// Up to half as long again, and at least one second of spread.
+    fn jittered(&self, seconds: u64) -> u64 {
+        let spread = Span::from_nanos(seconds.div_ceil(2).saturating_add(1)).scale(self.jitter);
+        seconds.saturating_add(spread.as_nanos().min(seconds.div_ceil(2)))
+    }
+
+    /// RFC 9457, with the types of the IETF RateLimit draft.
+    fn problem(&self) -> String {
+        let Rejection { reason, measured, limit, advice } = *self.rejection;
+        let (kind, title) = match status_of(reason) {
+            StatusCode::TOO_MANY_REQUESTS => {
+                ("https://iana.org/assignments/http-problem-types#quota-exceeded", "Quota exceeded")
+            }
+            StatusCode::GATEWAY_TIMEOUT => ("about:blank", "Deadline passed"),
+            _ => (
+                "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+                "Overloaded",
+            ),
+        };
+        let (then, after) = match advice {
+            Advice::Elsewhere => ("elsewhere", None),
+            Advice::Later(span) => ("later", Some(span.as_nanos().div_ceil(1_000_000))),
+            Advice::Never => ("never", None),
+        };
+        let mut json = String::with_capacity(400);
+        // Only words of ours, which need no escapes, and numbers.
+        let mut push = |arguments: std::fmt::Arguments<'_>| {
+            json.write_fmt(arguments).expect("a string takes everything");
+        };
+        push(format_args!(
+            "{{\"type\":\"{kind}\",\"title\":\"{title}\",\"status\":{},\"detail\":\"{}\"",
+            status_of(reason).as_u16(),
+            reason.describe(),
+        ));
+        push(format_args!(",\"reason\":\"{}\"", reason.token()));
+        if measured.is_finite() && limit.is_finite() {
+            let unit = reason.unit();
+            push(format_args!(",\"measured\":{measured},\"limit\":{limit},\"unit\":\"{unit}\""));
+        }
+        if let Some((rank, cursor)) = self.rank {
+            push(format_args!(",\"rank\":[{},{}]", rank.business(), rank.user()));
+            match cursor.map(Cursor::last) {
+                None => {}
+                Some(None) => push(format_args!(",\"cursor\":[]")),
+                Some(Some(last)) => {
+                    push(format_args!(",\"cursor\":[{},{}]", last.business(), last.user()));
+                }
+            }
+        }
+        push(format_args!(",\"advice\":\"{then}\""));
+        after.into_iter().for_each(|millis| push(format_args!(",\"retry_after_ms\":{millis}")));
+        json.push_str("}\n");
+        json
+    }
+}
+
+/// 503 for our overload, 429 for the caller's quota or rate, 504 for a passed deadline.
+pub fn status_of(reason: Reason) -> StatusCode {
+    match reason {
+        Reason::Quota | Reason::Rate => StatusCode::TOO_MANY_REQUESTS,
+        Reason::Expired => StatusCode::GATEWAY_TIMEOUT,
+        Reason::Delay
+        | Reason::Rank
+        | Reason::Downstream
+        | Reason::Wait
+        | Reason::Infeasible
+        | Reason::Full
+        | Reason::PushedOut
+        | Reason::Credit
+        | Reason::Utilization
+        | Reason::Throttle
+        | Reason::Chance
+        | Reason::Budget
+        | Reason::Draining => StatusCode::SERVICE_UNAVAILABLE,
+    }
+}
+
+/// The quota as `RateLimit-Policy`, and that nothing of it remains as `RateLimit`. A quota below one
+/// per second is one in so many seconds.
+fn rate_limit(headers: &mut HeaderMap, rejection: &Rejection, reset: Option<u64>) {
+    let (name, limit) = (rejection.reason.token(), rejection.limit);
+    if !(limit.is_finite() && limit > 0.0) {
+        return;
+    }
+    let (quota, window) =
+        if limit >= 1.0 { (limit as u64, 1) } else { (1, (1.0 / limit).ceil() as u64) };
+    const LARGEST: u64 = 999_999_999_999_999;
+    let (quota, window) = (quota.min(LARGEST), window.min(LARGEST));
+    let policy = format!("\"{name}\";q={quota};w={window}");
+    let mut left = format!("\"{name}\";r=0");
+    if let Some(reset) = reset {
+        write!(left, ";t={}", reset.min(LARGEST)).expect("a string takes everything");
+    }
+    for (field, text) in [(RATE_LIMIT_POLICY, policy), (RATE_LIMIT, left)] {
+        headers.insert(field, HeaderValue::try_from(text).expect("printable ASCII"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::convention::refusal_of;
+    use super::*;
+
+    fn rejection(reason: Reason, advice: Advice) -> Rejection {
+        Rejection::new(reason, 0.25, 0.1, advice)
+    }
+
+    fn of(rejection: &Rejection) -> Refusal<'_> {
+        Refusal { rejection, rank: None, grpc: false, jitter: 0.0 }
+    }
+
+    fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+        headers.get(name).map(|value| value.to_str().unwrap())
+    }
+
+    #[test]
+    fn overload_is_503_and_says_when_to_come_back() {
+        let later = rejection(Reason::Wait, Advice::Later(Span::from_millis(2_100)));
+        let rank = Some((Rank::new(24, 7), Some(Cursor::at(Rank::new(2, 3)))));
+        let (status, headers, body) = Refusal { rank, ..of(&later) }.response();
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(text(&headers, "retry-after"), Some("3"));
+        assert_eq!(text(&headers, "x-envoy-overloaded"), Some("true"));
+        assert_eq!(text(&headers, "content-type"), Some("application/problem+json"));
+        assert_eq!(text(&headers, "ratelimit"), None);
+        let body = std::str::from_utf8(&body).unwrap();
+        for part in [
+            "\"status\":503",
+            "\"reason\":\"wait\"",
+            "\"measured\":0.25,\"limit\":0.1,\"unit\":\"ns\"",
+            "\"rank\":[24,7],\"cursor\":[2,3]",
+            "\"advice\":\"later\",\"retry_after_ms\":2100}",
+        ] {
+            assert!(body.contains(part), "{part} in {body}");
+        }
+    }
+
+    #[test]
+    fn a_stranger_learns_no_rank_and_envoy_may_go_elsewhere() {
+        let elsewhere = rejection(Reason::Full, Advice::Elsewhere);
+        let (_, headers, body) = of(&elsewhere).response();
+        assert!(!std::str::from_utf8(&body).unwrap().contains("rank"));
+        assert_eq!(text(&headers, "x-envoy-overloaded"), None);
+        let never = rejection(Reason::Full, Advice::Never);
+        let (_, headers, _) = of(&never).response();
+        assert_eq!(text(&headers, "retry-after"), None);
+        assert_eq!(text(&headers, "x-envoy-overloaded"), Some("true"));
+    }
+
+    #[test]
+    fn a_quota_is_429_with_its_fields() {
+        let quota = Rejection::new(Reason::Quota, 0.2, 0.1, Advice::Later(Span::from_secs(4)));
+        let (status, headers, _) = of(&quota).response();
+        assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(text(&headers, "ratelimit-policy"), Some("\"quota\";q=1;w=10"));
+        assert_eq!(text(&headers, "ratelimit"), Some("\"quota\";r=0;t=4"));
+        assert_eq!(text(&headers, "x-envoy-ratelimited"), Some("true"));
+        let expired = rejection(Reason::Expired, Advice::Never);
+        assert_eq!(of(&expired).response().0, StatusCode::GATEWAY_TIMEOUT);
+    }
+
+    #[test]
+    fn grpc_gets_trailers_only() {
+        for (reason, advice, code, pushback) in [
+            (Reason::Delay, Advice::Elsewhere, "14", "0"),
+            (Reason::Delay, Advice::Never, "14", "-1"),
+            (Reason::Quota, Advice::Later(Span::from_micros(1_500)), "8", "2"),
+            (Reason::Expired, Advice::Never, "4", "-1"),
+        ] {
+            let rejection = rejection(reason, advice);
+            let (status, headers, body) = Refusal { grpc: true, ..of(&rejection) }.response();
+            assert_eq!((status, body.len()), (StatusCode::OK, 0));
+            assert_eq!(text(&headers, "grpc-status"), Some(code));
+            assert_eq!(text(&headers, "grpc-retry-pushback-ms"), Some(pushback));
+            assert!(text(&headers, "grpc-message").unwrap().contains(reason.describe()));
+        }
+    }
+
+    proptest! {
+        /// Nobody is called back early, and everybody within half as long again and a second.
+        #[test]
+        fn jitter_only_adds(millis in 0..100_000u64, jitter in 0.0..1.0f64) {
+            let rejection = rejection(Reason::Delay, Advice::Later(Span::from_millis(millis)));
+            let (_, headers, _) = Refusal { jitter, ..of(&rejection) }.response();
+            let seconds: u64 = text(&headers, "retry-after").unwrap().parse().unwrap();
+            prop_assert!(seconds * 1000 >= millis);
+            prop_assert!(seconds * 1000 <= millis + millis / 2 + 2_500);
+        }
+
+        /// What a client makes of our words without our field: the same advice, but that a second is
+        /// the finest it can be told, and that it is not told of other replicas.
+        #[test]
+        fn our_refusals_read_as_refusals(at in 0..Reason::ALL.len(), grpc in any::<bool>(), kind in 0..3) {
+            let advice = [Advice::Elsewhere, Advice::Later(Span::from_secs(1)), Advice::Never];
+            let rejection = rejection(Reason::ALL[at], advice[kind as usize]);
+            let (status, headers, _) = Refusal { grpc, ..of(&rejection) }.response();
+            let read = refusal_of(status, &headers);
+            if grpc && rejection.reason == Reason::Expired {
+                prop_assert_eq!(read, None, "the caller knows its own deadline");
+            } else {
+                let read = read.unwrap();
+                prop_assert_eq!(status_of(read.reason), status_of(rejection.reason));
+                let soonest = Span::from_secs(u64::from(!grpc));
+                prop_assert_eq!(read.advice, match rejection.advice {
+                    _ if rejection.reason == Reason::Expired => Advice::Never,
+                    Advice::Elsewhere => Advice::Later(soonest),
+                    other => other,
+                });
+            }
+        }
+    }
+}
