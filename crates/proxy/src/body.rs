@@ -37,7 +37,7 @@ impl ProxyBody {
     }
 
     pub(crate) fn text(text: impl Into<Bytes>) -> Self {
-        Self::Text(Some(text.into()))
+        Self::Text(Some(text.into()).filter(|text: &Bytes| !text.is_empty()))
     }
 
     pub(crate) fn empty() -> Self {

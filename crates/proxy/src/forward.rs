@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use tidegate_core::{Context, Instant, Outcome, Rejection};
-use tidegate_http::wire;
+use tidegate_http::wire::{self, Refusal};
 
 use crate::body::{Entry, Held, ProxyBody};
 use crate::config::Trust;
@@ -20,6 +20,15 @@ use crate::worker::{Settings, Worker};
 
 type Answer = Response<ProxyBody>;
 
+/// What there is to know of a request before the gate is asked.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    context: Context,
+    /// Whether it came with a context that was taken, so that its sender understands feedback.
+    listens: bool,
+    grpc: bool,
+}
+
 /// Answers a request: never an error, always a response.
 pub(crate) async fn serve(
     worker: Arc<Worker>,
@@ -28,36 +37,36 @@ pub(crate) async fn serve(
 ) -> Result<Answer, Infallible> {
     let settings = worker.settings();
     let now = worker.gate.now();
-    let told = claim(&worker, &settings, &request, now);
-    let context = told.unwrap_or_default();
-    let entry = match enter(&worker, &settings, now, &context).await {
+    let asked = ask(&worker, &settings, request.headers(), now);
+    let entry = match enter(&worker, &settings, now, &asked.context).await {
         Ok(entry) => entry,
-        Err(rejection) => return Ok(refuse(&worker, &rejection, told.as_ref())),
+        Err(rejection) => return Ok(refuse(&worker, &settings, &rejection, &asked)),
     };
-    let mut answer = forward(&worker, &settings, peer, request, &context, entry).await;
-    if let Some(context) = told {
-        tell(&worker, &mut answer, &context);
+    let mut answer = forward(&worker, &settings, peer, request, &asked, entry).await;
+    if asked.listens {
+        tell(&worker, &mut answer, &asked.context, None);
     }
     Ok(answer)
 }
 
-/// What the client says about its request, if its word is taken.
-fn claim(
-    worker: &Worker,
-    settings: &Settings,
-    request: &Request<Incoming>,
-    now: Instant,
-) -> Option<Context> {
-    if settings.trust == Trust::Edge {
-        return None;
-    }
-    match wire::context_of(request.headers(), now, &worker.names)? {
-        Ok(context) => Some(context),
-        Err(wire::Malformed) => {
-            worker.counters.malformed.add(1);
-            None
+/// Reads what the headers say, as far as the client's word is taken. A timeout always is: it only
+/// says when the client stops waiting.
+fn ask(worker: &Worker, settings: &Settings, headers: &HeaderMap, now: Instant) -> Asked {
+    let mut told = None;
+    let mut context = Context::default();
+    if settings.trust == Trust::Inside {
+        told = wire::context_of(headers, now, &worker.names);
+        match told {
+            Some(Ok(sent)) => context = sent,
+            Some(Err(wire::Malformed)) => worker.counters.malformed.add(1),
+            None => {}
         }
+        context.attempt = context.attempt.max(wire::attempt_of(headers).unwrap_or(0));
     }
+    if let Some(patience) = wire::timeout_of(headers) {
+        context.deadline = context.deadline.min(now + patience);
+    }
+    Asked { context, listens: matches!(told, Some(Ok(_))), grpc: wire::is_grpc(headers) }
 }
 
 /// Waits for a slot. Where the gate is only watched, nothing waits and nothing is refused.
@@ -81,9 +90,10 @@ async fn forward(
     settings: &Settings,
     peer: IpAddr,
     mut request: Request<Incoming>,
-    context: &Context,
+    asked: &Asked,
     entry: Entry,
 ) -> Answer {
+    let context = &asked.context;
     let now = worker.gate.now();
     let upgrade = headers::wants_upgrade(&request);
     let client = upgrade.then(|| hyper::upgrade::on(&mut request));
@@ -115,6 +125,8 @@ fn answer(worker: &Worker, response: Response<Incoming>, call: Call, entry: Entr
     let status = response.status();
     let (mut parts, body) = response.into_parts();
     headers::remove_hop_by_hop(&mut parts.headers);
+    // The version is that of one connection too: HTTP/1.0 behind us must not close ours.
+    parts.version = Version::HTTP_11;
     // What an upstream's own gate says is for us, not for our clients.
     parts.headers.remove(wire::FEEDBACK);
     let held = Held {
@@ -123,7 +135,8 @@ fn answer(worker: &Worker, response: Response<Incoming>, call: Call, entry: Entr
         call,
         head: worker.gate.now(),
         outcome: if status.is_server_error() { Outcome::Fail } else { Outcome::Serve },
-        refused: is_refusal(status),
+        refused: status == StatusCode::BAD_GATEWAY
+            || wire::refusal_of(status, &parts.headers).is_some(),
     };
     Response::from_parts(parts, ProxyBody::answer(body, held))
 }
@@ -153,17 +166,6 @@ fn tunnel(
     Response::from_parts(parts, ProxyBody::empty())
 }
 
-/// Statuses by which services and proxies say that they are overloaded.
-fn is_refusal(status: StatusCode) -> bool {
-    matches!(
-        status,
-        StatusCode::SERVICE_UNAVAILABLE
-            | StatusCode::TOO_MANY_REQUESTS
-            | StatusCode::BAD_GATEWAY
-            | StatusCode::GATEWAY_TIMEOUT
-    )
-}
-
 /// Our own 502 or 504.
 fn fail(worker: &Worker, failure: &Failure) -> Answer {
     let (status, counter) = match failure {
@@ -176,21 +178,26 @@ fn fail(worker: &Worker, failure: &Failure) -> Answer {
 }
 
 /// A refusal is a response, given before anything of the body was read.
-fn refuse(worker: &Worker, rejection: &Rejection, told: Option<&Context>) -> Answer {
-    let mut answer = plain(StatusCode::SERVICE_UNAVAILABLE, format!("{rejection}\n"));
-    if let Some(context) = told {
-        let feedback = worker.gate.feedback(context.caller, context.workflow);
-        if let Some(value) = wire::write_feedback(&feedback, Some(rejection)) {
-            answer.headers_mut().insert(wire::FEEDBACK, value);
-        }
+fn refuse(worker: &Worker, settings: &Settings, rejection: &Rejection, asked: &Asked) -> Answer {
+    let context = &asked.context;
+    // Who learns ranks could look for a name that has a good one, so strangers do not.
+    let rank = (settings.trust == Trust::Inside).then_some((context.rank, None));
+    let jitter = worker.counters.jitter();
+    let refusal = Refusal { rejection, rank, grpc: asked.grpc, jitter };
+    let (status, headers, body) = refusal.response();
+    let mut answer = Response::new(ProxyBody::text(body));
+    *answer.status_mut() = status;
+    *answer.headers_mut() = headers;
+    if asked.listens {
+        tell(worker, &mut answer, context, Some(rejection));
     }
     answer
 }
 
 /// Feedback goes to callers that sent a context, and to nobody else.
-fn tell(worker: &Worker, answer: &mut Answer, context: &Context) {
+fn tell(worker: &Worker, answer: &mut Answer, context: &Context, rejection: Option<&Rejection>) {
     let feedback = worker.gate.feedback(context.caller, context.workflow);
-    if let Some(value) = wire::write_feedback(&feedback, None) {
+    if let Some(value) = wire::write_feedback(&feedback, rejection) {
         answer.headers_mut().insert(wire::FEEDBACK, value);
     }
 }

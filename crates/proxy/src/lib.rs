@@ -33,4 +33,4 @@ mod watch;
 mod worker;
 
 pub use config::{Address, File, ProxyConfig, Trust};
-pub use server::{Handle, Server, StartError};
+pub use server::{Handle, Server, Source, StartError};

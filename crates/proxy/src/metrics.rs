@@ -138,6 +138,16 @@ pub(crate) struct Counters {
     pub(crate) reloads: Counter,
     /// Reloads that were refused because the file was wrong.
     pub(crate) bad_reloads: Counter,
+    jitters: Counter,
+}
+
+impl Counters {
+    /// Another number from 0 to 1 every time: multiples of the golden ratio, which spread more evenly
+    /// than chance.
+    pub(crate) fn jitter(&self) -> f64 {
+        let n = self.jitters.0.fetch_add(1, Ordering::Relaxed);
+        (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11) as f64 / (1u64 << 53) as f64
+    }
 }
 
 /// A number that grows.

@@ -3,13 +3,12 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use std::{fmt, fs, io, thread};
+use std::{fmt, io, thread};
 
-use tidegate_core::admission::AdmissionConfig;
+use tidegate_core::admission::{AdmissionConfig, TideConfig};
 use tidegate_core::rng::Rng;
 use tidegate_core::slots::SlotsConfig;
 use tidegate_core::{Gate, Instant};
@@ -31,8 +30,6 @@ use crate::worker::{self, Phase, Worker};
 const LOOK: Duration = Duration::from_millis(20);
 /// Shortest time between two: the runtime's timer is no finer.
 const SHORTEST_LOOK: Duration = Duration::from_millis(1);
-/// Largest configuration file that is read.
-const LARGEST_FILE: u64 = 1 << 20;
 
 /// A sidecar whose sockets are open, and that does not serve yet.
 #[derive(Debug)]
@@ -51,6 +48,22 @@ pub struct Handle {
     shared: Arc<Shared>,
 }
 
+/// Where a reload reads the configuration from, or what is wrong there.
+pub struct Source(Box<dyn Fn() -> Result<File, String> + Send + Sync>);
+
+impl Source {
+    /// Whatever `read` returns.
+    pub fn new(read: impl Fn() -> Result<File, String> + Send + Sync + 'static) -> Self {
+        Self(Box::new(read))
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source").finish_non_exhaustive()
+    }
+}
+
 /// What all threads of a sidecar share.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -61,7 +74,7 @@ pub(crate) struct Shared {
     workers: Vec<Arc<Worker>>,
     phase: watch::Sender<Phase>,
     file: Mutex<File>,
-    path: Option<PathBuf>,
+    source: Option<Source>,
     listen: SocketAddr,
     admin: SocketAddr,
 }
@@ -87,12 +100,9 @@ impl fmt::Display for StartError {
 impl std::error::Error for StartError {}
 
 impl Server {
-    /// Opens the sockets. `path` is the file a reload reads; `seed` decides all random choices.
-    pub fn bind(file: File, path: Option<PathBuf>, seed: u64) -> Result<Self, StartError> {
-        if file.proxy.upstreams.is_empty() {
-            let problem = "no upstream: give --upstream http://host:port, or proxy.upstreams";
-            return Err(StartError::Config(problem.to_owned()));
-        }
+    /// Opens the sockets. `source` is where a reload reads from; `seed` decides all random choices.
+    pub fn bind(file: File, source: Option<Source>, seed: u64) -> Result<Self, StartError> {
+        check_upstreams(&file)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(io_error("cannot start a runtime"))?;
         let (listeners, admin) = {
@@ -121,7 +131,7 @@ impl Server {
             counters,
             phase: watch::Sender::new(Phase::Open),
             file: Mutex::new(file),
-            path,
+            source,
             listen,
             admin: admin_address,
         };
@@ -252,7 +262,13 @@ impl Shared {
 
     /// All of the file takes effect, or nothing.
     fn reload(&self) -> Result<(), StartError> {
-        let result = self.read_again().and_then(|file| self.take(file));
+        let nothing = || StartError::Config("there is no file to reload".to_owned());
+        let result = self
+            .source
+            .as_ref()
+            .ok_or_else(nothing)
+            .and_then(|source| (source.0)().map_err(StartError::Config))
+            .and_then(|file| self.take(file));
         match &result {
             Ok(()) => self.counters.reloads.add(1),
             Err(_) => self.counters.bad_reloads.add(1),
@@ -260,35 +276,14 @@ impl Shared {
         result
     }
 
-    fn read_again(&self) -> Result<File, StartError> {
-        let Some(path) = &self.path else {
-            return Err(StartError::Config("there is no file to reload".to_owned()));
-        };
-        let cannot = io_error(&format!("cannot read {}", path.display()));
-        match fs::metadata(path) {
-            Ok(about) if about.len() > LARGEST_FILE => {
-                Err(cannot(io::Error::other(format!("longer than {LARGEST_FILE} bytes"))))
-            }
-            Ok(_) => {
-                let text = fs::read_to_string(path).map_err(cannot)?;
-                let wrong = |error| format!("{} is not valid\n{error}", path.display());
-                File::parse(&text).map_err(|error| StartError::Config(wrong(error)))
-            }
-            Err(error) => Err(cannot(error)),
-        }
-    }
-
     fn take(&self, mut file: File) -> Result<(), StartError> {
         let mut current = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        // What was opened stays; what flags said when the process started and the file leaves out
-        // stays too.
+        // What was opened stays open.
         file.proxy.listen = current.proxy.listen;
         file.proxy.admin = current.proxy.admin;
         file.proxy.threads = current.proxy.threads;
         file.proxy.header_timeout = current.proxy.header_timeout;
-        if file.proxy.upstreams.is_empty() {
-            file.proxy.upstreams.clone_from(&current.proxy.upstreams);
-        }
+        check_upstreams(&file)?;
         self.gate
             .input(|gate, now| gate.reconfigure(now, &file.gate))
             .map_err(|error| StartError::Config(error.to_string()))?;
@@ -308,7 +303,7 @@ impl Shared {
             AdmissionConfig::Tide(tide) => format!(
                 "objective {}{}: an answer later than that is taken as worthless",
                 tide.objective,
-                if self.path.is_some() { "" } else { " (default; set gate.admission.objective)" },
+                if *tide == TideConfig::default() { " (the default; --objective)" } else { "" },
             ),
             _ => format!("admission {}", self.gate.read(|gate| gate.admission().name())),
         };
@@ -370,6 +365,14 @@ async fn hear_signals(shared: Arc<Shared>) {
     while tokio::signal::ctrl_c().await.is_ok() {
         shared.stop();
     }
+}
+
+fn check_upstreams(file: &File) -> Result<(), StartError> {
+    if file.proxy.upstreams.is_empty() {
+        let problem = "no upstream: give --upstream http://host:port, or proxy.upstreams";
+        return Err(StartError::Config(problem.to_owned()));
+    }
+    Ok(())
 }
 
 fn listen_all(file: &File) -> Result<Vec<std::net::TcpListener>, StartError> {

@@ -53,6 +53,15 @@ pub(crate) enum Error {
     Failed(String),
 }
 
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Input(message) | Self::Failed(message) => f.write_str(message),
+            Self::Told => Ok(()),
+        }
+    }
+}
+
 impl Error {
     /// Tells the user, and gives the exit code.
     pub(crate) fn report(self) -> ExitCode {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use tidegate_core::Span;
 use tidegate_core::admission::AdmissionConfig;
-use tidegate_proxy::{Address, File, Server, StartError, Trust};
+use tidegate_proxy::{Address, File, Server, Source, StartError, Trust};
 
 use super::{Error, file};
 
@@ -14,7 +14,7 @@ use super::{Error, file};
 ///
 /// SIGTERM and SIGINT end it when what is inside has finished, a second one at once; SIGHUP reads
 /// the configuration file again.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Proxy {
     /// Where clients connect, such as 0.0.0.0:8080.
     #[arg(long, value_name = "ADDR")]
@@ -44,21 +44,24 @@ pub(crate) struct Proxy {
 
 impl Proxy {
     pub(crate) fn run(self) -> Result<(), Error> {
-        let path = self.config.clone();
-        let server = Server::bind(self.file()?, path, seed()).map_err(|error| match error {
+        let file = self.file().map_err(Error::Input)?;
+        let source = self.config.is_some().then(|| Source::new(move || self.file()));
+        let server = Server::bind(file, source, seed()).map_err(|error| match error {
             StartError::Config(_) => Error::Input(error.to_string()),
             StartError::Io(..) => Error::Failed(error.to_string()),
         })?;
         server.with_signals().run().map_err(|error| Error::Failed(error.to_string()))
     }
 
-    /// The file with what flags say put over it.
-    fn file(self) -> Result<File, Error> {
+    /// The file with what flags say put over it, or everything that is wrong with it.
+    fn file(&self) -> Result<File, String> {
         let mut file = match &self.config {
             None => File::default(),
-            Some(path) => File::parse(&file::text(path)?).map_err(|error| {
-                Error::Input(format!("{} is not valid\n{error}", file::name(path)))
-            })?,
+            Some(path) => {
+                let text = file::text(path).map_err(|error| error.to_string())?;
+                let wrong = |error| format!("{} is not valid\n{error}", file::name(path));
+                File::parse(&text).map_err(wrong)?
+            }
         };
         let proxy = &mut file.proxy;
         proxy.listen = self.listen.unwrap_or(proxy.listen);
@@ -67,17 +70,17 @@ impl Proxy {
         proxy.threads = self.threads.unwrap_or(proxy.threads);
         proxy.observe |= self.observe;
         if !self.upstreams.is_empty() {
-            proxy.upstreams = self.upstreams;
+            proxy.upstreams.clone_from(&self.upstreams);
         }
         if let Some(objective) = self.objective {
             let AdmissionConfig::Tide(tide) = &mut file.gate.admission else {
                 let problem = "--objective is for the policy tide, and the file has another";
-                return Err(Error::Input(problem.to_owned()));
+                return Err(problem.to_owned());
             };
             tide.objective = objective;
         }
         // Flags too can be wrong, and are told in the same words.
-        File::parse(&file.to_toml()).map_err(|error| Error::Input(error.to_string()))
+        File::parse(&file.to_toml()).map_err(|error| error.to_string())
     }
 }
 
