@@ -166,15 +166,25 @@ impl Upstreams {
         }
     }
 
-    /// Two drawn at random, the less loaded of them.
+    /// Two drawn at random, the less loaded of them. One that has never answered counts as quick as
+    /// the other: not slower, so that it is tried, and not quicker, as it may do nothing but refuse.
     fn choose(&self, now: Instant) -> usize {
         if self.list.len() < 2 {
             return 0;
         }
         let drawn = two_choices(&mut lock(&self.rng), self.list.len());
         let Some((one, other)) = drawn else { return 0 };
-        let score = |index: usize| self.list[index].lane().load.score(now);
-        if score(other) < score(one) { other } else { one }
+        let look = |index: usize| {
+            let lane = self.list[index].lane();
+            (lane.load.pressure(now), lane.load.latency())
+        };
+        let ((pressure, latency), (other_pressure, other_latency)) = (look(one), look(other));
+        let seconds = |known: Option<Span>, assumed: Option<Span>| {
+            known.or(assumed).map_or(1.0, Span::as_secs_f64)
+        };
+        let score = pressure * seconds(latency, other_latency);
+        let other_score = other_pressure * seconds(other_latency, latency);
+        if other_score < score { other } else { one }
     }
 
     /// Closes connections that have been free for too long.
