@@ -1,26 +1,14 @@
 //! Runs a plan: `cargo run -p tidegate-sim --example run -- PLAN.toml [--seed N] [--set path=value]…
-//! [--series 20ms] [--threads N] [--json | --table]`.
-//!
-//! JSON lines go to standard output, the table to standard error, unless one of them is chosen.
+//! [--series 20ms] [--mean] [--threads N] [--format table|json|csv] [--out DIR]`. Without a format, JSON goes
+//! to standard output and the table to standard error.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use tidegate_sim::command::{Options, run};
-use tidegate_sim::report::table;
+use tidegate_sim::command::{Format, Options, run, write};
 
 fn main() -> ExitCode {
-    match parse(std::env::args().skip(1)).and_then(|(options, json, people)| {
-        let reports = run(&options, |_, _| {}).map_err(|error| error.to_string())?;
-        if json {
-            for report in &reports {
-                println!("{}", report.to_json());
-            }
-        }
-        if people {
-            eprint!("{}", table(&reports));
-        }
-        Ok(())
-    }) {
+    match parse(std::env::args().skip(1)).and_then(|args| execute(&args)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
@@ -29,24 +17,45 @@ fn main() -> ExitCode {
     }
 }
 
-fn parse(mut args: impl Iterator<Item = String>) -> Result<(Options, bool, bool), String> {
-    let (mut options, mut json, mut people) = (Options::default(), true, true);
+#[derive(Default)]
+struct Args {
+    options: Options,
+    format: Option<Format>,
+    out: Option<PathBuf>,
+}
+
+fn execute(args: &Args) -> Result<(), String> {
+    let reports = run(&args.options, |_, _| {}).map_err(|error| error.to_string())?;
+    print!("{}", args.format.unwrap_or(Format::Json).render(&reports));
+    if args.format.is_none() {
+        eprint!("{}", Format::Table.render(&reports));
+    }
+    match &args.out {
+        Some(folder) => write(folder, &reports).map_err(|error| error.to_string()),
+        None => Ok(()),
+    }
+}
+
+fn parse(mut args: impl Iterator<Item = String>) -> Result<Args, String> {
+    let mut parsed = Args::default();
+    let options = &mut parsed.options;
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or(format!("{arg} needs a value"));
         match arg.as_str() {
             "--seed" => options.seed = Some(value()?.parse().map_err(|_| "--seed: not a number")?),
             "--set" => options.sets.push(value()?),
-            "--series" => {
-                options.series = Some(value()?.parse().map_err(|error| format!("{error}"))?)
-            }
+            "--series" => options.series = Some(value()?.parse().map_err(|e| format!("{e}"))?),
             "--threads" => {
-                options.threads = value()?.parse().map_err(|_| "--threads: not a number")?
+                options.threads = value()?.parse().map_err(|_| "--threads: not a number")?;
             }
-            "--json" => people = false,
-            "--table" => json = false,
+            "--format" => parsed.format = Some(value()?.parse()?),
+            "--json" => parsed.format = Some(Format::Json),
+            "--table" => parsed.format = Some(Format::Table),
+            "--mean" => options.mean = true,
+            "--out" => parsed.out = Some(value()?.into()),
             _ if options.plan.as_os_str().is_empty() => options.plan = arg.into(),
             _ => return Err(format!("{arg}: not understood")),
         }
     }
-    Ok((options, json, people))
+    Ok(parsed)
 }

@@ -1,14 +1,15 @@
 //! The simulator as a command: a plan file in, reports out. The command line is a thin wrapper.
 
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tidegate_core::Span;
 
 use crate::ideal;
-use crate::plan::{Plan, PlanError, Point};
-use crate::report::Report;
+use crate::plan::{Plan, PlanError, Point, REPLAY};
+use crate::report::{self, Report};
 
 /// What to simulate.
 #[derive(Clone, Debug, Default)]
@@ -21,11 +22,49 @@ pub struct Options {
     pub sets: Vec<String>,
     /// Length of a step of the series, if one is wanted.
     pub series: Option<Span>,
+    /// Whether the runs of a point with several seeds become one report, their mean.
+    pub mean: bool,
     /// Threads to use; all cores if zero.
     pub threads: usize,
 }
 
-/// Reads the plan and runs all of it.
+/// How reports are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Table,
+    /// One object per run and line.
+    Json,
+    /// One line per run, with a heading.
+    Csv,
+}
+
+impl Format {
+    /// The reports as text.
+    pub fn render(self, reports: &[Report]) -> String {
+        match self {
+            Self::Table => report::table(reports),
+            Self::Json => reports.iter().map(|report| report.to_json() + "\n").collect(),
+            Self::Csv => report::csv(reports),
+        }
+    }
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "table" => Ok(Self::Table),
+            "json" => Ok(Self::Json),
+            "csv" => Ok(Self::Csv),
+            _ => Err(format!("\"{text}\" is not a format: table, json, csv")),
+        }
+    }
+}
+
+/// Reads the plan and runs all of it. `progress` hears how many runs of how many are done.
 pub fn run(
     options: &Options,
     progress: impl Fn(usize, usize) + Sync,
@@ -33,25 +72,71 @@ pub fn run(
     let path = &options.plan;
     let text = std::fs::read_to_string(path)
         .map_err(|error| PlanError(vec![format!("{}: {error}", path.display())]))?;
-    let name =
-        path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
     let folder = path.parent().unwrap_or(Path::new(""));
-    let mut plan = Plan::parse(&name, &text, &options.sets, folder)?;
+    run_text(&stem(path), &text, folder, options, progress)
+}
+
+/// Replays the log that `options` name as their plan, once with each of `policies`. The values that
+/// a plan would have (`service.cores`, `slo`, `workload.speed`, …) are set as usual.
+pub fn replay(
+    options: &Options,
+    policies: &[String],
+    progress: impl Fn(usize, usize) + Sync,
+) -> Result<Vec<Report>, PlanError> {
+    let log = std::path::absolute(&options.plan)
+        .map_err(|error| PlanError(vec![format!("{}: {error}", options.plan.display())]))?;
+    let mut sets =
+        vec![format!("policy={policies:?}"), format!("workload.log={:?}", log.to_string_lossy())];
+    sets.extend(options.sets.iter().cloned());
+    let options = Options { sets, ..options.clone() };
+    run_text(&stem(&log), REPLAY, Path::new(""), &options, progress)
+}
+
+/// Writes reports into `folder`: `NAME.jsonl`, `NAME.csv`, `NAME.txt`, and with a series
+/// `NAME-series.csv`.
+pub fn write(folder: &Path, reports: &[Report]) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let name = reports.first().map_or("empty", |report| &report.plan);
+    for (format, ending) in [(Format::Json, "jsonl"), (Format::Csv, "csv"), (Format::Table, "txt")]
+    {
+        std::fs::write(folder.join(format!("{name}.{ending}")), format.render(reports))?;
+    }
+    if reports.iter().any(|report| report.series.is_some()) {
+        let file = folder.join(format!("{name}-series.csv"));
+        std::fs::write(file, report::series_csv(reports))?;
+    }
+    Ok(())
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned())
+}
+
+fn run_text(
+    name: &str,
+    text: &str,
+    folder: &Path,
+    options: &Options,
+    progress: impl Fn(usize, usize) + Sync,
+) -> Result<Vec<Report>, PlanError> {
+    let mut plan = Plan::parse(name, text, &options.sets, folder)?;
     plan.seed = options.seed.unwrap_or(plan.seed);
     for point in &mut plan.points {
         point.scenario.series = options.series;
     }
-    Ok(run_plan(&plan, options.threads, progress))
+    let reports = run_plan(&plan, options.threads, progress);
+    Ok(if options.mean { report::mean_over_seeds(&reports) } else { reports })
 }
 
-/// Runs all points of a plan on `threads` threads (all cores if zero). The reports come in the
+/// Runs all points of a plan, with each of its seeds, on `threads` threads (all cores if zero). The reports come in the
 /// order of the points and do not depend on the number of threads.
 pub fn run_plan(
     plan: &Plan,
     threads: usize,
     progress: impl Fn(usize, usize) + Sync,
 ) -> Vec<Report> {
-    let count = plan.points.len();
+    let seeds = plan.seeds as usize;
+    let count = plan.points.len() * seeds;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = if threads == 0 { cores } else { threads }.clamp(1, count.max(1));
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -61,8 +146,9 @@ pub fn run_plan(
             scope.spawn(|| {
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(point) = plan.points.get(number) else { break };
-                    let report = run_point(plan, point, plan.seed);
+                    let Some(point) = plan.points.get(number / seeds) else { break };
+                    let seed = plan.seed.wrapping_add((number % seeds) as u64);
+                    let report = run_point(plan, point, seed);
                     reports.lock().expect("no thread panics while it holds this")[number] =
                         Some(report);
                     progress(done.fetch_add(1, Ordering::Relaxed) + 1, count);

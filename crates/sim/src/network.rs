@@ -49,6 +49,7 @@ pub(crate) enum Body {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reply {
     pub(crate) call: RequestId,
+    pub(crate) attempt: u8,
     /// How often the calling process had crashed when it made the call: a later life does not
     /// know of it.
     pub(crate) life: u16,
@@ -144,8 +145,11 @@ impl Network {
     pub(crate) fn cut(&mut self, clients: u32, nodes: Range<u32>, cut: bool) {
         if cut {
             self.cuts.push((clients, nodes));
-        } else {
-            self.cuts.retain(|entry| *entry != (clients, nodes.clone()));
+        } else if let Some(place) =
+            self.cuts.iter().position(|entry| *entry == (clients, nodes.clone()))
+        {
+            // Two equal cuts may overlap: one of them ends.
+            self.cuts.remove(place);
         }
     }
 

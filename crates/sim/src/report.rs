@@ -204,6 +204,35 @@ impl Report {
         out.end()
     }
 
+    /// Everything that has a mean over several seeds.
+    fn means(&mut self) -> [&mut f64; 22] {
+        let [first, second, third, fourth] = &mut self.success_by_quarter;
+        [
+            &mut self.offered_rps,
+            &mut self.goodput_rps,
+            &mut self.throughput_rps,
+            &mut self.mean_us,
+            &mut self.p50_us,
+            &mut self.p99_us,
+            &mut self.p999_us,
+            &mut self.drop_rate,
+            &mut self.local_reject_rate,
+            &mut self.expired_rate,
+            &mut self.failed_rate,
+            &mut self.reject_delay_us,
+            &mut self.rx_per_request,
+            &mut self.tx_per_request,
+            &mut self.jain_callers,
+            &mut self.utilization,
+            &mut self.wasted,
+            &mut self.duration_s,
+            first,
+            second,
+            third,
+            fourth,
+        ]
+    }
+
     /// All plain numbers: name, value, digits after the point.
     pub fn numbers(&self) -> [(&'static str, f64, usize); 20] {
         [
@@ -231,6 +260,41 @@ impl Report {
     }
 }
 
+/// One report for the runs of each point that follow each other: the mean over their seeds, step by
+/// step for a series. Counts of requests are summed; the parts by workflow and service are those of
+/// the first seed.
+pub fn mean_over_seeds(reports: &[Report]) -> Vec<Report> {
+    let same = |a: &Report, b: &Report| a.policy == b.policy && a.point == b.point;
+    reports.chunk_by(same).map(mean).collect()
+}
+
+fn mean(reports: &[Report]) -> Report {
+    let mut mean = reports[0].clone();
+    let count = reports.len() as f64;
+    for other in &reports[1..] {
+        let mut other = other.clone();
+        mean.requests += other.requests;
+        for (sum, value) in mean.means().into_iter().zip(other.means()) {
+            *sum += *value;
+        }
+        let rows = mean.series.iter_mut().flatten().zip(other.series.iter().flatten());
+        for (sum, row) in rows {
+            sum.offered += row.offered;
+            sum.good += row.good;
+            sum.p99 += row.p99;
+        }
+    }
+    for sum in mean.means() {
+        *sum /= count;
+    }
+    for row in mean.series.iter_mut().flatten() {
+        row.offered = (row.offered as f64 / count).round() as u64;
+        row.good = (row.good as f64 / count).round() as u64;
+        row.p99 = row.p99.scale(1.0 / count);
+    }
+    mean
+}
+
 fn service_json(service: &ServiceReport) -> String {
     let mut out = Object::new();
     out.raw("utilization", &format!("{:.5}", service.utilization));
@@ -241,14 +305,22 @@ fn service_json(service: &ServiceReport) -> String {
 }
 
 fn row_json(row: &Row) -> String {
+    let mut out = Object::new();
+    for (name, value) in row_numbers(row) {
+        out.raw(name, &value);
+    }
+    out.end()
+}
+
+fn row_numbers(row: &Row) -> [(&'static str, String); 4] {
     let seconds = row.step.as_secs_f64();
     let rate = |count: u64| format!("{:.1}", count as f64 / seconds);
-    let mut out = Object::new();
-    out.raw("t_ms", &format!("{:.3}", row.at.as_nanos() as f64 / 1e6));
-    out.raw("offered_rps", &rate(row.offered));
-    out.raw("goodput_rps", &rate(row.good));
-    out.raw("p99_us", &format!("{:.3}", row.p99.as_micros_f64()));
-    out.end()
+    [
+        ("t_ms", format!("{:.3}", row.at.as_nanos() as f64 / 1e6)),
+        ("offered_rps", rate(row.offered)),
+        ("goodput_rps", rate(row.good)),
+        ("p99_us", format!("{:.3}", row.p99.as_micros_f64())),
+    ]
 }
 
 /// A JSON object in the making.
@@ -309,6 +381,52 @@ fn quoted(text: &str) -> String {
     }
     out.push('"');
     out
+}
+
+/// One line per run, with a heading. The columns of swept values are those of the first run.
+pub fn csv(reports: &[Report]) -> String {
+    let Some(first) = reports.first() else { return String::new() };
+    let point = first.point.iter().map(|(path, _)| path.as_str());
+    let numbers = first.numbers();
+    let names = numbers.iter().map(|(name, ..)| *name);
+    let quarters = ["success_q1", "success_q2", "success_q3", "success_q4"];
+    let heading = ["plan", "policy"].into_iter().chain(point).chain(["seed", "requests"]);
+    let mut out = line(heading.chain(names).chain(quarters).map(str::to_owned));
+    for report in reports {
+        let words = [report.plan.clone(), report.policy.clone()].into_iter();
+        let point = report.point.iter().map(|(_, value)| json(value).trim_matches('"').to_owned());
+        let counts = [report.seed.to_string(), report.requests.to_string()];
+        let numbers = report.numbers().map(|(_, value, digits)| format!("{value:.digits$}"));
+        let quarters = report.success_by_quarter.map(|part| format!("{part:.5}"));
+        out += &line(words.chain(point).chain(counts).chain(numbers).chain(quarters));
+    }
+    out
+}
+
+/// One line per step of every run that has a series.
+pub fn series_csv(reports: &[Report]) -> String {
+    let Some(first) = reports.first() else { return String::new() };
+    let point = first.point.iter().map(|(path, _)| path.as_str());
+    let values = ["t_ms", "offered_rps", "goodput_rps", "p99_us"];
+    let mut out = line(["policy"].into_iter().chain(point).chain(values).map(str::to_owned));
+    for report in reports {
+        for row in report.series.iter().flatten() {
+            let point =
+                report.point.iter().map(|(_, value)| json(value).trim_matches('"').to_owned());
+            let values = row_numbers(row).map(|(_, text)| text);
+            out += &line([report.policy.clone()].into_iter().chain(point).chain(values));
+        }
+    }
+    out
+}
+
+/// A line of comma-separated values.
+fn line(cells: impl Iterator<Item = String>) -> String {
+    let quote = |cell: String| {
+        let plain = !cell.contains([',', '"', '\n']);
+        if plain { cell } else { format!("\"{}\"", cell.replace('"', "\"\"")) }
+    };
+    cells.map(quote).collect::<Vec<_>>().join(",") + "\n"
 }
 
 /// A table for people.

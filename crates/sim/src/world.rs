@@ -90,6 +90,8 @@ struct World<'a> {
     workload: Workload,
     /// Requests submitted and not ended.
     in_system: u32,
+    /// Which faults of the network are on.
+    active: Vec<bool>,
     shared: Shared,
 }
 
@@ -108,9 +110,9 @@ impl<'a> World<'a> {
                 let process = process(scenario, Instant::ZERO, seed, service, index, first, 0)?;
                 ids.extend(process.clients.iter().map(|c| (c.caller().id(), c.index())));
                 owners.extend(process.clients.iter().map(|_| index));
-                let rng = stream(seed, &format!("calls of {index}"));
+                let rng = |what: &str| stream(seed, &format!("{what} of {index}"));
                 let (spec, times) = (shared_spec.clone(), times.clone());
-                nodes.push(Node::new(index, service, spec, process, times, rng));
+                nodes.push(Node::new(index, service, spec, process, times, &rng));
             }
         }
         ids.sort_unstable();
@@ -131,6 +133,7 @@ impl<'a> World<'a> {
             owners,
             workload: Workload::new(scenario.workload.clone(), time, scenario.callers, seed),
             in_system: 0,
+            active: vec![false; scenario.faults.len()],
             shared: Shared {
                 engine: Engine::new(),
                 messages: Messages::default(),
@@ -195,6 +198,7 @@ impl<'a> World<'a> {
             Event::Core { node, core, life } => {
                 self.nodes[node as usize].core_done(shared, core, life);
             }
+            Event::Sample { node } => self.nodes[node as usize].sample(shared),
             Event::Gate { node } => self.nodes[node as usize].wake(shared),
             Event::Client { client } => match self.owner(client) {
                 Some(node) => self.nodes[node].wake_client(&mut self.shared, client),
@@ -280,23 +284,18 @@ impl<'a> World<'a> {
             Some(replica) => first + replica..first + replica + 1,
             None => first..first + self.scenario.topology.services[fault.service].replicas,
         };
-        let shared = &mut self.shared;
         match fault.kind {
-            FaultKind::Loss(share) => {
-                let usual = self.scenario.network.loss;
-                shared.network.spec().loss = if begins { share } else { usual };
-            }
-            FaultKind::Jitter(most) => {
-                let usual = self.scenario.network.jitter;
-                shared.network.spec().jitter = if begins { most } else { usual };
+            FaultKind::Loss(_) | FaultKind::Jitter(_) => {
+                self.active[place] = begins;
+                *self.shared.network.spec() = self.network_now();
             }
             FaultKind::Partition(share) => {
                 let clients = (f64::from(self.scenario.callers) * share).round() as u32;
-                shared.network.cut(clients, nodes, begins);
+                self.shared.network.cut(clients, nodes, begins);
             }
             kind => {
                 for node in nodes {
-                    let target = &mut self.nodes[node as usize];
+                    let (shared, target) = (&mut self.shared, &mut self.nodes[node as usize]);
                     if begins {
                         target.suffer(shared, kind, fault.at + fault.lasts);
                         continue;
@@ -308,6 +307,19 @@ impl<'a> World<'a> {
                 }
             }
         }
+    }
+
+    /// The network as all active faults together make it.
+    fn network_now(&self) -> NetworkSpec {
+        let mut network = self.scenario.network;
+        for (fault, _) in self.scenario.faults.iter().zip(&self.active).filter(|(_, on)| **on) {
+            match fault.kind {
+                FaultKind::Loss(share) => network.loss = network.loss.max(share),
+                FaultKind::Jitter(most) => network.jitter = network.jitter.max(most),
+                _ => {}
+            }
+        }
+        network
     }
 
     /// Nothing is lost and nothing comes from nowhere: what was offered was answered, refused,
@@ -329,7 +341,7 @@ impl<'a> World<'a> {
         let left: u64 = left.iter().map(|fact| total.get(*fact)).sum();
         assert_eq!(total.get(Fact::Arrived), left + inside, "arrived = left + inside; {total:?}");
         for client in &self.sources {
-            client.caller().invariants();
+            client.assert_agreement();
         }
     }
 }
@@ -383,6 +395,7 @@ fn client_spec(scenario: &Scenario, index: u32, life: u16, callee: usize) -> Cli
         life,
         callee: callee as u32,
         first_node: scenario.topology.first_node(callee),
+        endpoints: scenario.topology.services[callee].replicas as usize,
         timeout: scenario.timeout,
     }
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use tidegate_sim::Plan;
+use tidegate_sim::plan::TEMPLATE;
 
 fn problems(text: &str) -> Vec<String> {
     Plan::parse("bad", text, &[], Path::new("")).unwrap_err().0
@@ -118,6 +119,38 @@ time = "10us"
     assert_eq!(scenario.topology.services[0].time.mean.as_micros_f64(), 5.0);
     // Ten times service and round trip unless it is given.
     assert_eq!(scenario.slo.as_micros_f64(), 50.0);
+}
+
+#[test]
+fn the_template_is_right_and_says_the_defaults() {
+    let plan = Plan::parse("template", TEMPLATE, &[], Path::new("")).unwrap();
+    assert_eq!(plan.points.len(), 12);
+    // What is commented out shows the default, so setting it changes nothing.
+    let set = ["seed=1", "workload.ranks=uniform", "service.after=0s", "service.replicas=1"];
+    let set = set.map(str::to_owned);
+    let same = Plan::parse("template", TEMPLATE, &set, Path::new("")).unwrap();
+    for (a, b) in plan.points.iter().zip(&same.points) {
+        assert_eq!(format!("{:?}", a.scenario), format!("{:?}", b.scenario));
+    }
+}
+
+#[test]
+fn includes_fill_in_and_their_problems_name_the_file() {
+    let folder = std::env::temp_dir().join(format!("tidegate-plans-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("own.toml"), "[policies.own.gate]\nqueue_limit = 0\n").unwrap();
+    let text = "policy = \"own\"\ninclude = [\"own.toml\", \"none.toml\"]\n[service]\n";
+    let found = Plan::parse("bad", text, &[], &folder).unwrap_err().0;
+    let fixed = ["policies.own.gate.queue_limit=5".to_owned(), "include=own.toml".to_owned()];
+    let right = Plan::parse("good", text, &fixed, &folder);
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].starts_with("line 2: include none.toml"), "{found:?}");
+    assert!(
+        found[1].starts_with("own.toml line 2: policies.own.gate.queue_limit = 0"),
+        "{found:?}"
+    );
+    assert_eq!(right.unwrap().points[0].scenario.gates[0].queue_limit, 5);
 }
 
 /// Every plan that ships is right.

@@ -16,24 +16,26 @@
 //!                   └──────── resume ──── Paused
 //! ```
 
+mod change;
 mod config;
+mod door;
 mod downstream;
 
 use std::collections::VecDeque;
 
-use crate::admission::{Admission, Issued};
+use crate::admission::Admission;
 use crate::config::ConfigError;
 use crate::context::{CallerId, Context, Progress, Sheds, Workflow};
 use crate::event::{Event, Events, Misuse};
 use crate::feedback::{Feedback, GateId};
-use crate::levels::{RankIndex, level_of};
+use crate::levels::RankIndex;
 use crate::meter::{Cost, CostTable};
 use crate::request::{Cx, Request, RequestId};
 use crate::retry::AttemptHistogram;
 use crate::rng::{Rng, mix};
 use crate::schedule::Scheduler;
 use crate::signal::{Backlog, DelaySignal, Ewma};
-use crate::slab::{Key, Slab};
+use crate::slab::Slab;
 use crate::slots::{Finish, Slots};
 use crate::time::{Instant, Span};
 use crate::verdict::{Advice, Outcome, Reason, Rejection, Verdict};
@@ -76,6 +78,8 @@ pub struct Gate {
     config: GateConfig,
     /// The latest moment heard of.
     now: Instant,
+    /// Until then the policy has no period to conclude.
+    next_settle: Instant,
     entries: Slab<Entry>,
     running: u32,
     schedule: Box<dyn Scheduler>,
@@ -84,6 +88,8 @@ pub struct Gate {
     backlog: Backlog,
     /// Who waits, by rank; only for policies that push out.
     ranks: Option<RankIndex>,
+    /// Newcomers that are not in `ranks` yet: most start at once and never need to be.
+    unranked: Vec<RequestId>,
     costs: CostTable,
     /// Mean time a slot is held.
     service: Ewma,
@@ -129,6 +135,7 @@ impl Gate {
             sequence: 0,
             config: config.clone(),
             now,
+            next_settle: Instant::ZERO,
             entries: Slab::default(),
             running: 0,
             schedule: config.schedule.build(),
@@ -136,6 +143,7 @@ impl Gate {
             slots: config.slots.build(now),
             backlog: Backlog::new(needs.ages),
             ranks: needs.ranks.then(RankIndex::default),
+            unranked: Vec::new(),
             costs: CostTable::new(),
             service: Ewma::new(1.0 / 32.0),
             attempts: AttemptHistogram::new(config.retry_share),
@@ -326,46 +334,19 @@ impl Gate {
         self.draining = true;
     }
 
-    /// Changes the configuration. Parameters change in place; another policy starts with the
-    /// in-flight requests and issued credits there are.
-    pub fn reconfigure(&mut self, now: Instant, config: &GateConfig) -> Result<(), ConfigError> {
-        config.check()?;
-        let now = self.advance(now);
-        if !self.admission.reconfigure(&config.admission) {
-            let issued = self.issued();
-            self.admission = config.admission.build(now);
-            let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
-            self.admission.take_over(&mut cx, &issued);
-        }
-        if config.schedule != self.config.schedule {
-            let mut schedule = config.schedule.build();
-            while let Some(id) = self.schedule.pop(now) {
-                schedule
-                    .push(now, &self.entries.get(id).expect("scheduled ids are stored").request);
-            }
-            self.schedule = schedule;
-        }
-        if config.slots != self.config.slots {
-            self.slots = config.slots.build(now);
-        }
-        self.attempts.set_share(config.retry_share);
-        self.config = config.clone();
-        self.rebuild_indexes(now);
-        Ok(())
-    }
-
     // === the step ===
 
     /// Starts as much as there are free slots for, and works out what to tell callers. Afterwards
     /// the actions wait in [`poll`](Self::poll).
     pub fn dispatch(&mut self, now: Instant) {
         let now = self.advance(now);
-        while self.running < self.slots.limit() {
+        while self.backlog.waiting() > 0 && self.running < self.slots.limit() {
             let Some(id) = self.schedule.pop(now) else { break };
             self.start(now, id);
         }
-        let saturated = self.backlog.waiting() > 0 && self.running >= self.slots.limit();
-        self.backlog.set_saturated(now, saturated);
+        // What still waits does so because every slot is taken.
+        self.backlog.set_saturated(now, self.backlog.waiting() > 0);
+        self.rank_newcomers();
         while let Some(caller) = self.admission.poll_notice() {
             let feedback = self.feedback_now(caller, Workflow::NONE);
             self.actions.push_back(Action::Notify { caller, feedback });
@@ -462,10 +443,6 @@ impl Gate {
             "everything that waits is counted"
         );
         assert_eq!(count(State::Running), self.running as usize, "running counts slots in use");
-        assert!(
-            self.backlog.waiting()
-                <= self.config.queue_limit + count(State::Paused) + self.running as usize + 1
-        );
         self.backlog.invariants();
         self.admission.invariants();
         self.slots.invariants();
@@ -476,150 +453,12 @@ impl Gate {
     /// Moves time forward, never back, and concludes every period that ended meanwhile.
     fn advance(&mut self, now: Instant) -> Instant {
         self.now = self.now.max(now);
-        let mut cx = Cx { now: self.now, rng: &mut self.rng, events: &mut self.events };
-        self.admission.settle(&mut cx, &self.backlog);
+        if self.now >= self.next_settle {
+            let mut cx = Cx { now: self.now, rng: &mut self.rng, events: &mut self.events };
+            self.admission.settle(&mut cx, &self.backlog);
+            self.next_settle = self.admission.next_settle();
+        }
         self.now
-    }
-
-    fn enter(
-        &mut self,
-        now: Instant,
-        arrived: Instant,
-        context: &Context,
-    ) -> Result<RequestId, Rejection> {
-        if self.draining {
-            return Err(Rejection::new(Reason::Draining, 1.0, 0.0, Advice::Elsewhere));
-        }
-        if context.deadline <= now {
-            let late = now.since(context.deadline).as_nanos() as f64;
-            return Err(Rejection::new(Reason::Expired, late, 0.0, Advice::Never));
-        }
-        if let Some(cursor) = self.downstream.refuses(now, context, &mut self.rng) {
-            let (rank, ranks) = (f64::from(context.rank.key()), f64::from(cursor.ranks()));
-            return Err(Rejection::new(Reason::Downstream, rank, ranks, Advice::Never));
-        }
-        let mut request = Request {
-            id: Key::NOWHERE,
-            context: *context,
-            arrived,
-            enqueued: now,
-            cost: self.costs.estimate(context.workflow),
-            attained: Span::ZERO,
-        };
-        let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
-        let degraded = match self.admission.on_arrival(&mut cx, &self.backlog, &request) {
-            Verdict::Refuse(rejection) => return Err(rejection),
-            Verdict::Displace(rejection) => {
-                if !self.push_out(now, context) {
-                    self.leave(now, &request);
-                    return Err(rejection);
-                }
-                false
-            }
-            Verdict::Admit => false,
-            Verdict::Degrade => true,
-        };
-        if let Err(rejection) = self.has_room(now, context, &request) {
-            self.leave(now, &request);
-            return Err(rejection);
-        }
-        let degraded =
-            degraded || self.backlog.delay(now, DelaySignal::Drain) >= self.config.degrade_delay;
-        let id = self.entries.insert_with(|id| {
-            request.id = id;
-            Entry { request, state: State::Waiting, degraded, started: now }
-        });
-        self.schedule.push(now, &request);
-        self.backlog.on_enqueue(now, id.index(), arrived, request.cost);
-        if let Some(ranks) = &mut self.ranks {
-            ranks.insert(id.index(), context.rank);
-        }
-        Ok(id)
-    }
-
-    /// Whether a request that the policy let in fits the bounds of the gate itself.
-    fn has_room(
-        &mut self,
-        now: Instant,
-        context: &Context,
-        request: &Request,
-    ) -> Result<(), Rejection> {
-        let waiting = self.backlog.waiting();
-        if waiting >= self.config.queue_limit && !self.push_out(now, context) {
-            return Err(Rejection::new(
-                Reason::Full,
-                waiting as f64,
-                self.config.queue_limit as f64,
-                Advice::Elsewhere,
-            ));
-        }
-        if context.deadline < Instant::FAR {
-            // The wait can be predicted only where order is that of arrival.
-            let wait = if self.schedule.keeps_arrival_order() {
-                self.backlog.predicted_wait()
-            } else {
-                Span::ZERO
-            };
-            let service = Span::from_nanos(self.service.get().unwrap_or(0.0) as u64)
-                .max(context.progress.remaining());
-            let left = context.deadline.since(now);
-            if wait + service > left {
-                let needed = (wait + service).as_nanos() as f64;
-                return Err(Rejection::new(
-                    Reason::Infeasible,
-                    needed,
-                    left.as_nanos() as f64,
-                    Advice::Elsewhere,
-                ));
-            }
-        }
-        let _ = request;
-        Ok(())
-    }
-
-    /// Pushes out the least important request that waits, if it is less important than `context`.
-    fn push_out(&mut self, now: Instant, context: &Context) -> bool {
-        let Some((place, level)) = self.ranks.as_ref().and_then(RankIndex::least_important) else {
-            return false;
-        };
-        if level <= level_of(context.rank) {
-            return false;
-        }
-        let Some(id) = self.entries.key_at(place) else { return false };
-        let Some(request) = self.take_out(now, id) else { return false };
-        let (victim, winner) = (request.context.rank.key(), context.rank.key());
-        let mut rejection = Rejection::new(
-            Reason::PushedOut,
-            f64::from(victim),
-            f64::from(winner),
-            Advice::Elsewhere,
-        );
-        self.note_refusal(now, &request.context, &mut rejection);
-        self.actions.push_back(Action::Refuse { id, rejection });
-        true
-    }
-
-    /// Takes a request that waits out of every structure but `entries`.
-    fn take_out(&mut self, now: Instant, id: RequestId) -> Option<Request> {
-        let entry = self.entries.get_mut(id)?;
-        entry.state = State::Refused;
-        let request = entry.request;
-        self.schedule.remove(id);
-        self.dequeue(now, &request, false);
-        self.leave(now, &request);
-        Some(request)
-    }
-
-    fn dequeue(&mut self, now: Instant, request: &Request, started: bool) {
-        self.backlog.on_dequeue(now, request.id.index(), request.cost, started);
-        if let Some(ranks) = &mut self.ranks {
-            ranks.remove(request.id.index());
-        }
-    }
-
-    fn leave(&mut self, now: Instant, request: &Request) {
-        let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
-        self.admission.on_leave(&mut cx, request);
     }
 
     /// Gives a slot to a request that was taken from the schedule, unless it is too late for it.
@@ -658,35 +497,6 @@ impl Gate {
         }
     }
 
-    /// The first cost is known: what waits was counted by a guess until now.
-    fn replace_guesses(&mut self) {
-        let mut queued = 0;
-        for (_, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.state == State::Waiting)
-        {
-            entry.request.cost = self.costs.estimate(entry.request.context.workflow);
-            queued += entry.request.cost.0;
-        }
-        self.backlog.recount(queued);
-    }
-
-    /// Counts a refusal and, when many requests are retries, advises against one more: others are
-    /// overloaded too ("Handling Overload", Deciding to Retry).
-    fn note_refusal(&mut self, now: Instant, context: &Context, rejection: &mut Rejection) {
-        self.shedding = true;
-        if rejection.advice == Advice::Elsewhere
-            && rejection.reason != Reason::Draining
-            && self.attempts.retries_are_common()
-        {
-            rejection.advice = Advice::Never;
-        }
-        let rejection = *rejection;
-        self.events.push(now, || Event::Refuse {
-            rank: context.rank,
-            workflow: context.workflow,
-            rejection,
-        });
-    }
-
     fn feedback_now(&mut self, caller: CallerId, workflow: Workflow) -> Feedback {
         let now = self.now;
         self.sequence += 1;
@@ -698,46 +508,6 @@ impl Gate {
         self.admission.feedback(&mut cx, &self.backlog, caller, &mut feedback);
         self.downstream.restrict(now, workflow, &mut feedback);
         feedback
-    }
-
-    /// Credits and in-flight requests by caller, whether or not the policy keeps such accounts.
-    fn issued(&self) -> Vec<Issued> {
-        let mut issued = self.admission.issued();
-        issued.sort_by_key(|entry| entry.caller);
-        for entry in &mut issued {
-            entry.in_flight = 0;
-        }
-        for (_, entry) in self.entries.iter().filter(|(_, entry)| entry.state != State::Refused) {
-            let caller = entry.request.context.caller;
-            match issued.binary_search_by_key(&caller, |entry| entry.caller) {
-                Ok(at) => issued[at].in_flight += 1,
-                Err(at) => issued.insert(at, Issued { caller, window: 0, in_flight: 1 }),
-            }
-        }
-        for entry in &mut issued {
-            entry.window = entry.window.max(entry.in_flight);
-        }
-        issued
-    }
-
-    /// Keeps just the indexes the policy in force needs.
-    fn rebuild_indexes(&mut self, now: Instant) {
-        let needs = self.admission.needs();
-        let mut waiting: Vec<Request> = self
-            .entries
-            .iter()
-            .filter(|(_, entry)| entry.state == State::Waiting)
-            .map(|(_, entry)| entry.request)
-            .collect();
-        waiting.sort_by_key(|request| (request.arrived, request.id));
-        self.ranks = needs.ranks.then(RankIndex::default);
-        self.backlog = Backlog::new(needs.ages);
-        for request in waiting {
-            self.backlog.on_enqueue(now, request.id.index(), request.arrived, request.cost);
-            if let Some(ranks) = &mut self.ranks {
-                ranks.insert(request.id.index(), request.context.rank);
-            }
-        }
     }
 
     fn ignore(&mut self, now: Instant, misuse: Misuse) {

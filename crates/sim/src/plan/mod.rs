@@ -28,9 +28,9 @@
 //! "service.time" = ["1us", "10us"]
 //! ```
 //!
-//! `include = "policies/standard.toml"` adds what that file has beyond the plan; a policy called
-//! `ideal` needs no block (see [`crate::ideal`]). The plan that `tidegate sim new` writes explains
-//! every key.
+//! `include = "my-policies.toml"` adds what that file has beyond the plan, `include = "standard"`
+//! the policies in [`STANDARD`]; a policy called `ideal` needs no block (see [`crate::ideal`]).
+//! [`TEMPLATE`] explains every key.
 //!
 //! All that is wrong with a plan is told at once, with line numbers.
 
@@ -53,6 +53,8 @@ pub struct Plan {
     pub name: String,
     /// The seed of all runs.
     pub seed: u64,
+    /// Every point is run with so many seeds, this one and the following.
+    pub seeds: u32,
     /// The runs, in the order in which they are reported.
     pub points: Vec<Point>,
 }
@@ -84,6 +86,15 @@ impl fmt::Display for PlanError {
 
 impl std::error::Error for PlanError {}
 
+/// The policies that `include = "standard"` brings.
+pub const STANDARD: &str = include_str!("standard.toml");
+
+/// A commented plan to start from.
+pub const TEMPLATE: &str = include_str!("template.toml");
+
+/// A plan that replays a log; what it lacks is set by [`crate::command::replay`].
+pub(crate) const REPLAY: &str = include_str!("replay.toml");
+
 /// Most runs of one plan: beyond that somebody mistyped a range.
 const POINTS: usize = 100_000;
 
@@ -101,24 +112,18 @@ impl Plan {
             Ok(table) => table,
             Err(error) => return Err(PlanError(vec![error.to_string().trim_end().to_owned()])),
         };
-        include(&mut table, folder, &mut problems);
         for set in sets {
             apply(&mut table, set, &mut problems);
         }
+        include(&mut table, folder, &mut problems);
         let plan = Self::read(name, &table, folder, &mut problems);
         problems.into_result().map(|()| plan)
     }
 
     fn read(name: &str, table: &Table, folder: &Path, problems: &mut Problems) -> Self {
         let axes = axes(table, problems);
-        let seed = match table.get("seed") {
-            None => 1,
-            Some(Value::Integer(seed)) => *seed as u64,
-            Some(_) => {
-                problems.note("seed", "is not a whole number");
-                1
-            }
-        };
+        let seed = whole(table, "seed", 1, problems);
+        let seeds = whole(table, "seeds", 1, problems).clamp(1, 100_000) as u32;
         let count: usize = axes.iter().map(|(_, values)| values.len()).product();
         if count > POINTS {
             problems.note("", &format!("the plan has {count} runs, at most {POINTS} are allowed"));
@@ -135,7 +140,19 @@ impl Plan {
             let point = point::read(&table, values, folder, problems);
             points.push(point);
         }
-        Self { name: name.to_owned(), seed, points }
+        Self { name: name.to_owned(), seed, seeds, points }
+    }
+}
+
+/// A whole number, at least zero, at the top level.
+fn whole(table: &Table, key: &str, default: u64, problems: &mut Problems) -> u64 {
+    match table.get(key) {
+        None => default,
+        Some(Value::Integer(number)) if *number >= 0 => *number as u64,
+        Some(other) => {
+            problems.note(key, &format!("= {other} is not allowed: a whole number, 0 or more"));
+            default
+        }
     }
 }
 
@@ -151,7 +168,10 @@ fn include(table: &mut Table, folder: &Path, problems: &mut Problems) {
             problems.note("include", "is not the name of a file");
             continue;
         };
-        let text = std::fs::read_to_string(folder.join(name)).map_err(|error| error.to_string());
+        let text = match name {
+            "standard" => Ok(STANDARD.to_owned()),
+            name => std::fs::read_to_string(folder.join(name)).map_err(|error| error.to_string()),
+        };
         let parsed = text.and_then(|text| {
             let table = toml::from_str::<Table>(&text).map_err(|error| error.to_string());
             table.map(|table| (text, table))
@@ -187,7 +207,7 @@ fn axes(table: &Table, problems: &mut Problems) -> Vec<(String, Vec<Value>)> {
             Some(Value::Array(values)) => axes.push((path.to_owned(), values.clone())),
             Some(value) => axes.push((path.to_owned(), vec![value.clone()])),
             None if path == "policy" => {
-                problems.note(path, "is missing: which of [policies] to run")
+                problems.note(path, "is missing: which of [policies] to run");
             }
             None => {}
         }
@@ -228,11 +248,11 @@ fn apply(table: &mut Table, text: &str, problems: &mut Problems) {
         .and_then(|mut table| table.remove("value"))
         .unwrap_or_else(|| Value::String(value.to_owned()));
     // A value that was swept is no longer.
-    if let Some(sweep) = table.get_mut("sweep").and_then(Value::as_table_mut) {
-        if sweep.contains_key(path) {
-            sweep.insert(path.to_owned(), parsed);
-            return;
-        }
+    if let Some(sweep) = table.get_mut("sweep").and_then(Value::as_table_mut)
+        && sweep.contains_key(path)
+    {
+        sweep.insert(path.to_owned(), parsed);
+        return;
     }
     if let Err(reason) = set(table, path, parsed) {
         problems.note("", &format!("--set {text}: {reason}"));

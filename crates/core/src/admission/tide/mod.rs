@@ -122,8 +122,7 @@ impl Tide {
 
     /// Step 5: the longest predicted wait at which `rank` is let in.
     fn allowed_wait(&self, rank: Rank) -> Span {
-        let Derived { target, drop, .. } = self.derived;
-        if self.last.admits(rank) { drop } else { target.scale(self.config.beyond) }
+        if self.last.admits(rank) { self.derived.drop } else { self.derived.beyond }
     }
 
     /// Concludes one control period that ended at `due`, or many alike. Returns how many.
@@ -132,18 +131,21 @@ impl Tide {
         let callers = self.windows.callers();
         let delay = backlog.delay(due, DelaySignal::Drain);
         let worst = target.scale(PRESSURE_LIMIT);
-        // Until something comes in, an empty queue stays empty and a stalled one stalled: all periods
-        // are alike until the round ends, or for ever if there is none.
+        let before = self.pool.total();
+        if delay >= target {
+            self.pool.decrease(callers, delay);
+        }
+        // Until something comes in, an empty queue stays empty and a stalled one stalled. Where that
+        // leaves the pool as it is, or lets it grow, all periods are alike until the round ends, or
+        // for ever if there is none.
         let steady = backlog.waiting() == 0 || delay >= worst;
         let mut periods = 1;
-        if steady && (delay < target || self.pool.is_at_floor()) {
+        if steady && self.pool.total() == before {
             let until = self.round_ends().map_or(cx.now, |ends| ends.min(cx.now));
             periods += until.since(due).as_nanos() / period.as_nanos();
         }
         if delay < target {
             self.pool.increase(callers, periods);
-        } else {
-            self.pool.decrease(callers, delay);
         }
         if let Some(round) = &mut self.round {
             round.delays += delay.min(worst).as_nanos().saturating_mul(periods);
@@ -241,22 +243,21 @@ impl Admission for Tide {
             self.offered.add(sheds.sample, sheds.count);
         }
         self.round.get_or_insert(Round::starting(cx.now)).arrived += 1;
-        self.windows.on_request(cx.now, caller, demand);
-        let wait = backlog.predicted_wait() + cx.now.since(request.arrived);
+        // The delay, not the predicted wait alone: it rises while nothing is dequeued at all.
+        let delay = backlog.delay(cx.now, DelaySignal::Drain);
+        let wait = delay + cx.now.since(request.arrived);
         let allowed = self.allowed_wait(rank);
         if wait <= allowed {
+            self.windows.on_request(cx.now, caller, demand);
             return Verdict::Admit;
         }
-        let rejection = Rejection::new(
-            Reason::Wait,
-            wait.as_nanos() as f64,
-            allowed.as_nanos() as f64,
-            Advice::Elsewhere,
-        );
+        let (wait, limit) = (wait.as_nanos() as f64, allowed.as_nanos() as f64);
+        let rejection = Rejection::new(Reason::Wait, wait, limit, Advice::Elsewhere);
         if self.last.admits(rank) {
+            self.windows.on_request(cx.now, caller, demand);
             return Verdict::Displace(rejection);
         }
-        self.windows.on_end(caller, true);
+        // The response will tell its caller, and hear of it.
         Verdict::Refuse(rejection)
     }
 
@@ -325,6 +326,10 @@ impl Admission for Tide {
         self.period_ends = self.period_ends.max(cx.now + period);
     }
 
+    fn next_settle(&self) -> Instant {
+        self.period_ends
+    }
+
     fn next_wakeup(&self) -> Option<Instant> {
         (self.windows.has_drained() || self.last < Cursor::OPEN).then_some(self.period_ends)
     }
@@ -344,8 +349,7 @@ impl Admission for Tide {
             overcommit: true,
             turn: None,
         };
-        out.window = self.windows.assign(cx.now, caller, &share);
-        self.windows.tell_cursor(caller, self.last);
+        out.window = self.windows.assign(cx.now, caller, &share, self.last);
         out.free = Some(self.free);
         out.last = Some(self.last);
         out.holds = self.holds;
