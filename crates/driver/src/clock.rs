@@ -1,6 +1,8 @@
-//! From the machine's clock to the gate's.
+//! From the machine's clock to the gate's, and from its randomness to seeds.
 
 use std::fmt;
+use std::hash::BuildHasher;
+use std::sync::OnceLock;
 
 use tidegate_core::{Instant, Span};
 
@@ -24,6 +26,13 @@ impl Monotonic {
         Self { epoch: std::time::Instant::now() }
     }
 
+    /// The clock of this process: counts from when it was first asked for. Gates and callers share it
+    /// unless they are given another, so that a deadline that came in by one goes out by the other.
+    pub fn process() -> Self {
+        static PROCESS: OnceLock<Monotonic> = OnceLock::new();
+        *PROCESS.get_or_init(Self::new)
+    }
+
     /// A moment of the machine's clock as the gate counts it, zero if it lies before the epoch.
     pub fn at(&self, moment: std::time::Instant) -> Instant {
         Instant::ZERO + Span::from(moment.saturating_duration_since(self.epoch))
@@ -39,6 +48,13 @@ impl Clock for Monotonic {
     fn now(&self) -> Instant {
         self.at(std::time::Instant::now())
     }
+}
+
+/// A number that nobody can guess, from the keys that the standard library draws for its hash maps:
+/// the seed of a gate that nobody wants to replay, or half a secret.
+#[allow(clippy::disallowed_types, reason = "a driver draws the seed for the core")]
+pub fn random_seed() -> u64 {
+    std::hash::RandomState::new().hash_one(0u8)
 }
 
 #[cfg(test)]

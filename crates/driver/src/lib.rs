@@ -1,5 +1,5 @@
-//! What the async drivers of Tidegate share, whatever their runtime: a [`SharedGate`] behind a
-//! mutex, guards that give back what they hold when they are dropped, and the [`Context`] of the
+//! What the async drivers of Tidegate share, whatever their runtime: a [`SharedGate`] and a
+//! [`SharedCaller`] behind a mutex, guards that give back what they hold when they are dropped, and the [`Context`] of the
 //! request a task works for. Only std and `tidegate-core`.
 //!
 //! [`Context`]: tidegate_core::Context
@@ -29,6 +29,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "a driver reads the clock for the core")]
 
+mod call;
 mod clock;
 pub mod context;
 mod guard;
@@ -37,7 +38,8 @@ mod shared;
 mod sync;
 mod waiters;
 
-pub use clock::{Clock, Monotonic};
+pub use call::{Call, Departure, SharedCaller};
+pub use clock::{Clock, Monotonic, random_seed};
 pub use guard::{Paused, Slot, Ticket};
 pub use notice::{Notice, Notices};
 pub use shared::SharedGate;

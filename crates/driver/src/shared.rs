@@ -7,10 +7,11 @@
 use std::fmt;
 use std::task::{self, Poll};
 
-use tidegate_core::gate::{Action, Gate};
+use tidegate_core::config::ConfigError;
+use tidegate_core::gate::{Action, Gate, GateConfig};
 use tidegate_core::{CallerId, Context, Feedback, Instant, Rejection, RequestId, Workflow};
 
-use crate::clock::{Clock, Monotonic};
+use crate::clock::{Clock, Monotonic, random_seed};
 use crate::guard::Ticket;
 use crate::notice::{Notices, Outbox};
 use crate::sync::{Arc, Mutex, lock};
@@ -23,9 +24,15 @@ pub struct SharedGate {
 }
 
 impl SharedGate {
-    /// Shares `gate`, with a clock that counts from now.
+    /// Builds a gate and shares it, with a seed drawn by the operating system.
+    pub fn build(config: &GateConfig) -> Result<Self, ConfigError> {
+        let clock = Monotonic::process();
+        Ok(Self::with_clock(Gate::new(config, clock.now(), random_seed())?, clock))
+    }
+
+    /// Shares `gate`, with the clock of the process.
     pub fn new(gate: Gate) -> Self {
-        Self::with_clock(gate, Monotonic::new())
+        Self::with_clock(gate, Monotonic::process())
     }
 
     /// Shares `gate`, with the clock that its process uses.

@@ -22,22 +22,29 @@ pub(crate) enum Fate {
 }
 
 #[derive(Debug)]
-enum Waiter {
+enum Waiter<F> {
     /// Waits; the waker is that of its last poll.
     Parked(Option<Waker>),
     /// Has not yet heard its fate.
-    Told(Fate),
+    Told(F),
 }
 
-/// Waiters by their own id and by the request they wait for.
-#[derive(Debug, Default)]
-pub(crate) struct Waiters {
-    waiters: Slab<Waiter>,
+/// Waiters by their own id and by the request they wait for. `F` is what they are told: of gates
+/// [`Fate`].
+#[derive(Debug)]
+pub(crate) struct Waiters<F = Fate> {
+    waiters: Slab<Waiter<F>>,
     /// At each place of the gate the request that was there last and its waiter.
     by_place: Vec<(RequestId, WaiterId)>,
 }
 
-impl Waiters {
+impl<F> Default for Waiters<F> {
+    fn default() -> Self {
+        Self { waiters: Slab::default(), by_place: Vec::new() }
+    }
+}
+
+impl<F: Copy> Waiters<F> {
     /// Somebody waits for `request` from here on.
     pub(crate) fn add(&mut self, request: RequestId) -> WaiterId {
         let waiter = self.waiters.insert_with(|_| Waiter::Parked(None));
@@ -49,7 +56,7 @@ impl Waiters {
     }
 
     /// Notes the fate of `request` and returns the waker of its task, if that has asked already.
-    pub(crate) fn tell(&mut self, request: RequestId, fate: Fate) -> Option<Waker> {
+    pub(crate) fn tell(&mut self, request: RequestId, fate: F) -> Option<Waker> {
         let (known, waiter) = *self.by_place.get(request.index())?;
         debug_assert_eq!(known, request, "a place was used again before its request was told");
         match std::mem::replace(self.waiters.get_mut(waiter)?, Waiter::Told(fate)) {
@@ -61,7 +68,7 @@ impl Waiters {
     /// The waiter asks: its fate, which ends it, or nothing yet, and `waker` is kept. The waker
     /// that was kept until now is given back to be dropped after the lock, since what its drop
     /// runs is not ours.
-    pub(crate) fn ask(&mut self, id: WaiterId, waker: &Waker) -> Result<Fate, Option<Waker>> {
+    pub(crate) fn ask(&mut self, id: WaiterId, waker: &Waker) -> Result<F, Option<Waker>> {
         match self.waiters.get_mut(id).expect("a ticket's waiter stays until it was told") {
             Waiter::Parked(Some(known)) if known.will_wake(waker) => Err(None),
             Waiter::Parked(known) => Err(known.replace(waker.clone())),
@@ -73,14 +80,14 @@ impl Waiters {
     }
 
     /// The fate of a waiter, which ends it, if it is known already.
-    pub(crate) fn take_fate(&mut self, id: WaiterId) -> Option<Fate> {
+    pub(crate) fn take_fate(&mut self, id: WaiterId) -> Option<F> {
         let Some(&Waiter::Told(fate)) = self.waiters.get(id) else { return None };
         self.waiters.remove(id);
         Some(fate)
     }
 
     /// Ends a waiter: its fate, or the waker to drop after the lock.
-    pub(crate) fn remove(&mut self, id: WaiterId) -> Result<Fate, Option<Waker>> {
+    pub(crate) fn remove(&mut self, id: WaiterId) -> Result<F, Option<Waker>> {
         match self.waiters.remove(id) {
             Some(Waiter::Told(fate)) => Ok(fate),
             Some(Waiter::Parked(waker)) => Err(waker),

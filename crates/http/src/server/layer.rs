@@ -2,13 +2,12 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use http::HeaderName;
 use tidegate_core::Span;
 use tidegate_core::entry::{Entry, EntryConfig};
-use tidegate_driver::SharedGate;
+use tidegate_driver::{SharedGate, random_seed};
 use tower_layer::Layer;
 
 use super::arrival::{Counts, Head, Identity, Trust};
@@ -138,13 +137,10 @@ impl<S> Layer<S> for GateLayer {
     }
 }
 
-/// From the keys that the standard library draws for its hash maps.
 fn random_secret() -> [u8; 16] {
-    let state = RandomState::new();
-    let halves = [state.hash_one(0u8), state.hash_one(1u8)];
     let mut secret = [0; 16];
-    for (place, half) in secret.chunks_exact_mut(8).zip(halves) {
-        place.copy_from_slice(&half.to_le_bytes());
+    for half in secret.chunks_exact_mut(8) {
+        half.copy_from_slice(&random_seed().to_le_bytes());
     }
     secret
 }

@@ -17,6 +17,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use tidegate_core::{Context, Instant};
 
 pub use context::{read_context, write_context};
+pub(crate) use convention::GRPC_TIMEOUT;
 pub use convention::{attempt_of, grpc_timeout_text, is_grpc, refusal_of, timeout_of};
 pub use feedback::{Message, read_feedback, write_feedback};
 pub use names::Names;
