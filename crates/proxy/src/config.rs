@@ -82,8 +82,8 @@ pub struct ProxyConfig {
     /// Where operators look. Default 127.0.0.1:9901: nothing here is for strangers. Not changed by a
     /// reload.
     pub admin: SocketAddr,
-    /// The services behind, as `http://host:port`; several are replicas of one service. No default:
-    /// a sidecar without one does not start.
+    /// The services behind, as `http://host:port`, or `h2c://host:port` for HTTP/2 (gRPC); several are
+    /// replicas of one service, and speak the same. No default: a sidecar without one does not start.
     pub upstreams: Vec<Address>,
     /// Whose word about ranks, deadlines and callers is taken. Default edge.
     pub trust: Trust,
@@ -140,6 +140,14 @@ impl ProxyConfig {
         problems.check("threads", threads, threads <= Self::MOST_THREADS, "0 to 1024");
         let upstreams = self.upstreams.len();
         problems.check("upstreams", upstreams, upstreams <= Self::MOST_UPSTREAMS, "at most 1024");
+        let versions = |version| self.upstreams.iter().filter(|at| at.version == version).count();
+        let mixed = versions(Version::One).min(versions(Version::Two));
+        problems.check(
+            "upstreams",
+            mixed,
+            mixed == 0,
+            "http or h2c for all, as replicas are alike",
+        );
         for (field, span) in [
             ("connect_timeout", self.connect_timeout),
             ("response_timeout", self.response_timeout),
@@ -182,14 +190,26 @@ impl FromStr for Trust {
     }
 }
 
-/// An upstream: `http://host:port`.
+/// An upstream: `http://host:port`, or `h2c://host:port` for one that speaks HTTP/2 without TLS, as
+/// gRPC does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Address {
+    /// Which version it is spoken to in.
+    pub version: Version,
     /// A name or an IP address, the latter without brackets.
     pub host: String,
     /// 80 if the URL names none.
     pub port: u16,
+}
+
+/// The protocol of an upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// HTTP/1.1: one request at a time on a connection.
+    One,
+    /// HTTP/2 with prior knowledge: all on one connection per thread.
+    Two,
 }
 
 impl Address {
@@ -200,14 +220,16 @@ impl FromStr for Address {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wanted = |why: &str| format!("{why}: an upstream is http://host:port");
+        let wanted =
+            |why: &str| format!("{why}: an upstream is http://host:port or h2c://host:port");
         let uri: http::Uri = text.parse().map_err(|_| wanted("not a URL"))?;
-        match uri.scheme_str() {
-            Some("http") => {}
+        let version = match uri.scheme_str() {
+            Some("http") => Version::One,
+            Some("h2c") => Version::Two,
             Some("https") => return Err(wanted("TLS to upstreams is not there yet")),
-            _ => return Err(wanted("not an http URL")),
-        }
-        if uri.path() != "/" || uri.query().is_some() {
+            _ => return Err(wanted("not a URL of HTTP")),
+        };
+        if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
             return Err(wanted("paths are passed on as they are, not changed"));
         }
         let authority = uri.authority().ok_or_else(|| wanted("no host"))?;
@@ -219,7 +241,7 @@ impl FromStr for Address {
             return Err(wanted("no host"));
         }
         let port = authority.port_u16().unwrap_or(Self::DEFAULT_PORT);
-        Ok(Self { host: host.to_owned(), port })
+        Ok(Self { version, host: host.to_owned(), port })
     }
 }
 
@@ -238,11 +260,15 @@ impl From<Address> for String {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { host, port } = self;
+        let Self { version, host, port } = self;
+        let scheme = match version {
+            Version::One => "http",
+            Version::Two => "h2c",
+        };
         if host.contains(':') {
-            write!(f, "http://[{host}]:{port}")
+            write!(f, "{scheme}://[{host}]:{port}")
         } else {
-            write!(f, "http://{host}:{port}")
+            write!(f, "{scheme}://{host}:{port}")
         }
     }
 }
@@ -296,10 +322,12 @@ mod tests {
     #[test]
     fn addresses_are_hosts_and_ports() {
         let address = |text: &str| text.parse::<Address>();
-        assert_eq!(address("http://a:81"), Ok(Address { host: "a".into(), port: 81 }));
-        assert_eq!(address("http://a/"), Ok(Address { host: "a".into(), port: 80 }));
+        let known = |version, port| Ok(Address { version, host: "a".into(), port });
+        assert_eq!(address("http://a:81"), known(Version::One, 81));
+        assert_eq!(address("http://a/"), known(Version::One, 80));
+        assert_eq!(address("h2c://a:81"), known(Version::Two, 81));
         assert_eq!(address("http://[::1]:9").map(|a| a.host), Ok("::1".to_owned()));
-        for text in ["http://[::1]:9", "http://10.0.0.1:80"] {
+        for text in ["http://[::1]:9", "http://10.0.0.1:80", "h2c://a:81"] {
             assert_eq!(address(text).map(String::from), Ok(text.to_owned()));
         }
         for text in ["", "a:81", "https://a", "http://a/b", "http://a?b", "http://u@a", "http://"] {

@@ -13,7 +13,7 @@ use tidegate_core::{Context, Instant, Outcome, Rejection};
 use tidegate_http::wire::{self, Refusal};
 
 use crate::body::{Entry, Held, ProxyBody};
-use crate::config::Trust;
+use crate::config::{self, Trust};
 use crate::headers;
 use crate::upstream::{Call, Failure, Upload};
 use crate::worker::{Settings, Worker};
@@ -95,9 +95,13 @@ async fn forward(
 ) -> Answer {
     let context = &asked.context;
     let now = worker.gate.now();
-    let upgrade = headers::wants_upgrade(&request);
+    let version = settings.upstreams.version();
+    // HTTP/2 has other means for that, and no service speaks them without TLS.
+    let upgrade = version == config::Version::One && headers::wants_upgrade(&request);
     let client = upgrade.then(|| hyper::upgrade::on(&mut request));
-    if !headers::prepare_request(&mut request, peer, upgrade) {
+    if !headers::prepare_request(&mut request, peer, upgrade)
+        || version == config::Version::Two && !headers::move_to_http2(&mut request)
+    {
         // The request says nothing about the service's load: the entry is dropped.
         return plain(StatusCode::BAD_REQUEST, "the request names no host\n");
     }

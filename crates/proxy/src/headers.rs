@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use http::header::{CONNECTION, HOST, TE, UPGRADE};
-use http::uri::{Authority, PathAndQuery};
+use http::header::{CONNECTION, HOST, TE, TRANSFER_ENCODING, UPGRADE};
+use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -46,6 +46,23 @@ pub(crate) fn prepare_request<B>(request: &mut Request<B>, peer: IpAddr, upgrade
     true
 }
 
+/// Makes a request prepared for HTTP/1.1 one of HTTP/2. False if its host cannot be one.
+pub(crate) fn move_to_http2<B>(request: &mut Request<B>) -> bool {
+    let host = request.headers_mut().remove(HOST);
+    let authority = host.as_ref().and_then(|host| Authority::try_from(host.as_bytes()).ok());
+    let path = request.uri().path_and_query().cloned();
+    let uri = authority.and_then(|authority| {
+        let path = path.unwrap_or_else(|| PathAndQuery::from_static("/"));
+        Uri::builder().scheme(Scheme::HTTP).authority(authority).path_and_query(path).build().ok()
+    });
+    let Some(uri) = uri else { return false };
+    *request.uri_mut() = uri;
+    *request.version_mut() = Version::HTTP_2;
+    // Chunks are HTTP/1.1's; frames need none.
+    request.headers_mut().remove(TRANSFER_ENCODING);
+    true
+}
+
 /// Whether a request asks for another protocol on its connection. Tunnels of forward proxies
 /// (CONNECT) are not ours.
 pub(crate) fn wants_upgrade<B>(request: &Request<B>) -> bool {
@@ -80,7 +97,7 @@ pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
 
 /// Fields that a client must not be able to take away by naming them in Connection.
 fn is_framing(name: &HeaderName) -> bool {
-    [http::header::CONTENT_LENGTH, http::header::TRANSFER_ENCODING, HOST].contains(name)
+    [http::header::CONTENT_LENGTH, TRANSFER_ENCODING, HOST].contains(name)
 }
 
 fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
@@ -178,5 +195,15 @@ mod tests {
         assert_eq!((get(&absolute, "host"), absolute.uri().path()), (Some("shop"), "/"));
         assert!(prepare_request(&mut request(Version::HTTP_10, "/", &[]), PEER, false));
         assert!(!prepare_request(&mut request(Version::HTTP_11, "/", &[]), PEER, false));
+    }
+
+    #[test]
+    fn a_request_of_one_version_becomes_one_of_the_other() {
+        let headers = [("host", "shop:81"), ("transfer-encoding", "chunked"), ("a", "b")];
+        let mut moved = request(Version::HTTP_11, "/x?y", &headers);
+        assert!(move_to_http2(&mut moved));
+        assert_eq!((moved.version(), moved.headers().len()), (Version::HTTP_2, 1));
+        assert_eq!(moved.uri().to_string(), "http://shop:81/x?y");
+        assert!(!move_to_http2(&mut request(Version::HTTP_11, "/", &[("host", "")])));
     }
 }

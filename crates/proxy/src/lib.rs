@@ -32,5 +32,5 @@ mod upstream;
 mod watch;
 mod worker;
 
-pub use config::{Address, File, ProxyConfig, Trust};
+pub use config::{Address, File, ProxyConfig, Trust, Version};
 pub use server::{Handle, Server, Source, StartError};

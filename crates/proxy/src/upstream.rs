@@ -1,8 +1,9 @@
 //! The services behind: which one takes a request, and the connections to it.
 //!
 //! Each thread has its own list and its own connections, so nothing here is fought over. A
-//! connection carries one request at a time; one that is free lies on a stack, the freshest on top,
-//! so that those at the bottom grow old and are closed when the load falls.
+//! connection of HTTP/1.1 carries one request at a time; one that is free lies on a stack, the
+//! freshest on top, so that those at the bottom grow old and are closed when the load falls. One of
+//! HTTP/2 carries all requests of its thread.
 
 use std::collections::VecDeque;
 use std::pin::{Pin, pin};
@@ -16,17 +17,36 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use hyper::client::conn::{TrySendError, http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tidegate_core::balance::{Load, two_choices};
 use tidegate_core::rng::Rng;
 use tidegate_core::{Instant, Span};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::config::{Address, ProxyConfig};
+use crate::config::{Address, ProxyConfig, Version};
 
-type Sender = http1::SendRequest<Upload>;
+/// A connection to send on.
+#[derive(Debug)]
+enum Sender {
+    /// Takes one request at a time.
+    One(http1::SendRequest<Upload>),
+    /// Takes any number; others have it too.
+    Two(http2::SendRequest<Upload>),
+}
+
+impl Sender {
+    async fn send(
+        &mut self,
+        request: Request<Upload>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<Upload>>> {
+        match self {
+            Self::One(sender) => sender.try_send_request(request).await,
+            Self::Two(sender) => sender.try_send_request(request).await,
+        }
+    }
+}
 
 /// Free connections kept per upstream and thread. Beyond, they are closed: at some 10 kB each,
 /// 10 MB.
@@ -93,6 +113,11 @@ impl Upstreams {
         }
     }
 
+    /// What upstreams speak; they are replicas, and so all the same.
+    pub(crate) fn version(&self) -> Version {
+        self.list.first().map_or(Version::One, |upstream| upstream.address.version)
+    }
+
     pub(crate) fn list(&self) -> &[Arc<Upstream>] {
         &self.list
     }
@@ -150,7 +175,7 @@ impl Upstreams {
         limit: Option<Duration>,
     ) -> Result<Response<Incoming>, (Option<Request<Upload>>, Failure)> {
         let moved = request.body().moved.clone();
-        let mut answer = pin!(sender.try_send_request(request));
+        let mut answer = pin!(sender.send(request));
         let wait = limit.map_or(self.response_timeout, |limit| limit.min(self.response_timeout));
         loop {
             match timeout(wait, answer.as_mut()).await {
@@ -211,12 +236,14 @@ pub(crate) struct Upstream {
 struct Lane {
     load: Load,
     /// Free connections and since when, the freshest last.
-    idle: VecDeque<(Sender, Instant)>,
+    idle: VecDeque<(http1::SendRequest<Upload>, Instant)>,
+    /// The connection that all requests share, where the upstream speaks HTTP/2.
+    shared: Option<http2::SendRequest<Upload>>,
 }
 
 impl Upstream {
     fn new(address: &Address, now: Instant) -> Self {
-        let lane = Lane { load: Load::new(now), idle: VecDeque::new() };
+        let lane = Lane { load: Load::new(now), idle: VecDeque::new(), shared: None };
         Self { address: address.clone(), lane: Mutex::new(lane) }
     }
 
@@ -234,28 +261,50 @@ impl Upstream {
     }
 
     async fn connect(&self, limit: Duration) -> io::Result<Sender> {
-        let Address { host, port } = &self.address;
+        let Address { version, host, port } = &self.address;
         let stream = timeout(limit, TcpStream::connect((host.as_str(), *port)))
             .await
             .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         stream.set_nodelay(true)?;
-        let (sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-        // Its end is told to whoever waits for an answer, and otherwise nobody's business.
-        tokio::spawn(connection.with_upgrades());
-        Ok(sender)
+        let stream = TokioIo::new(stream);
+        // How a connection ends is told to whoever waits for an answer, and nobody else's business.
+        match version {
+            Version::One => {
+                let (sender, connection) =
+                    http1::handshake(stream).await.map_err(io::Error::other)?;
+                tokio::spawn(connection.with_upgrades());
+                Ok(Sender::One(sender))
+            }
+            Version::Two => {
+                let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+                    .timer(TokioTimer::new())
+                    .handshake(stream)
+                    .await
+                    .map_err(io::Error::other)?;
+                tokio::spawn(connection);
+                // Of several made at once, the last is kept, and the others end with their requests.
+                self.lane().shared = Some(sender.clone());
+                Ok(Sender::Two(sender))
+            }
+        }
     }
 }
 
 impl Lane {
     fn take(&mut self, now: Instant, idle_timeout: Span) -> Option<Sender> {
+        if let Some(shared) = &self.shared {
+            if !shared.is_closed() {
+                return Some(Sender::Two(shared.clone()));
+            }
+            self.shared = None;
+        }
         self.sweep(now, idle_timeout);
         let mut at = self.idle.len();
         for _ in 0..MOST_LOOKED_AT {
             at = at.checked_sub(1)?;
             let sender = &self.idle[at].0;
             if sender.is_ready() {
-                return self.idle.remove(at).map(|(sender, _)| sender);
+                return self.idle.remove(at).map(|(sender, _)| Sender::One(sender));
             }
             if sender.is_closed() {
                 self.idle.remove(at);
@@ -265,6 +314,7 @@ impl Lane {
     }
 
     fn put(&mut self, sender: Sender, now: Instant) {
+        let Sender::One(sender) = sender else { return };
         if !sender.is_closed() && self.idle.len() < MOST_IDLE {
             self.idle.push_back((sender, now));
         }

@@ -19,7 +19,7 @@ pub(crate) struct Proxy {
     /// Where clients connect, such as 0.0.0.0:8080.
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
-    /// The service to protect, as http://host:port; several are replicas of it.
+    /// The service to protect, as http://host:port, or h2c://host:port for gRPC; several are replicas.
     #[arg(long = "upstream", value_name = "URL")]
     upstreams: Vec<Address>,
     /// Where operators look: /metrics, /state, /explain.
