@@ -129,7 +129,7 @@ pub(crate) enum Entry {
         /// When it was sent.
         sent: Instant,
     },
-    /// The gate would have refused it, and is only watched.
+    /// The gate was not asked, or would have refused it and is only watched.
     Outside,
 }
 

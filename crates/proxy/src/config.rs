@@ -5,13 +5,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use tidegate_core::Span;
 use tidegate_core::admission::AdmissionConfig;
 use tidegate_core::caller::CallerConfig;
 use tidegate_core::config::{self, ConfigError, Problems};
 use tidegate_core::gate::GateConfig;
 use tidegate_core::schedule::ScheduleConfig;
 use tidegate_core::slots::{AdaptiveConfig, SlotsConfig};
+use tidegate_core::{Rank, Span};
 
 /// A whole file. What it leaves out has its default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -87,6 +87,19 @@ pub struct ProxyConfig {
     pub upstreams: Vec<Address>,
     /// Whose word about ranks, deadlines and callers is taken. Default edge.
     pub trust: Trust,
+    /// Header that says who the user is, if something before us has verified it; who may choose it
+    /// freely may try names until one has a good rank. Default: none, and users are told apart by
+    /// credentials, session cookies or addresses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_header: Option<String>,
+    /// File whose first 16 bytes are the secret that user ranks are derived from. All replicas of an
+    /// entry need the same, or a user would be served by one and refused by the next. Default: none,
+    /// and the process makes up its own. Not changed by a reload.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret_file: Option<String>,
+    /// Paths served without asking the gate; one that ends in `/` stands for all below it. Default:
+    /// the usual health checks, as whoever asks for health must not be told "overloaded".
+    pub exempt: Vec<String>,
     /// Enforces nothing, and counts what would have been refused. Default false.
     pub observe: bool,
     /// Threads that serve, each with a listening socket and upstream connections of its own; 0 is
@@ -103,12 +116,45 @@ pub struct ProxyConfig {
     /// longer than the upstream keeps it risks a request on a connection just closed. Default 4 s,
     /// below the 5 s of Node.js, the shortest in common use.
     pub idle_timeout: Span,
-    /// Longest time a client may take to send the head of a request. Default 30 s (hyper's).
+    /// Longest time a client may be silent between requests, or take to send the head of one. Default
+    /// 30 s (hyper's). Not changed by a reload.
     pub header_timeout: Span,
     /// Longest time for what is inside to finish when the process is asked to end. Default 25 s:
     /// Kubernetes kills after 30.
     pub drain_timeout: Span,
+    /// Business ranks of requests that come without a rank: the first rule that fits decides, and
+    /// what fits none is refused first. Default: no rules, everything gets 24.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<Rule>,
 }
+
+/// Which requests have which business rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// The method; any if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// The path, or one above it; any if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// 0, refused last, to 63, refused first.
+    pub business: u8,
+}
+
+impl Rule {
+    pub(crate) fn fits(&self, method: &http::Method, path: &str) -> bool {
+        let below = |above: &String| {
+            let rest = path.strip_prefix(above.trim_end_matches('/'));
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        self.method.as_ref().is_none_or(|wanted| method == wanted.as_str())
+            && self.path.as_ref().is_none_or(below)
+    }
+}
+
+/// Paths that are served whatever the load.
+const EXEMPT: [&str; 5] = ["/healthz", "/livez", "/readyz", "/health", "/grpc.health.v1.Health/"];
 
 impl Default for ProxyConfig {
     fn default() -> Self {
@@ -117,6 +163,9 @@ impl Default for ProxyConfig {
             admin: SocketAddr::from((Ipv4Addr::LOCALHOST, 9901)),
             upstreams: Vec::new(),
             trust: Trust::Edge,
+            user_header: None,
+            secret_file: None,
+            exempt: EXEMPT.map(str::to_owned).to_vec(),
             observe: false,
             threads: 0,
             connect_timeout: Span::from_secs(2),
@@ -124,6 +173,7 @@ impl Default for ProxyConfig {
             idle_timeout: Span::from_secs(4),
             header_timeout: Span::from_secs(30),
             drain_timeout: Span::from_secs(25),
+            rules: Vec::new(),
         }
     }
 }
@@ -148,6 +198,15 @@ impl ProxyConfig {
             mixed == 0,
             "http or h2c for all, as replicas are alike",
         );
+        for rule in &self.rules {
+            let (business, path) = (rule.business, rule.path.as_deref().unwrap_or("/"));
+            problems.check("rules.business", business, business < Rank::BUSINESS, "0 to 63");
+            problems.check("rules.path", path, path.starts_with('/'), "a path begins with /");
+        }
+        if let Some(name) = &self.user_header {
+            let fine = name.parse::<http::HeaderName>().is_ok();
+            problems.check("user_header", name, fine, "the name of a header");
+        }
         for (field, span) in [
             ("connect_timeout", self.connect_timeout),
             ("response_timeout", self.response_timeout),
@@ -300,6 +359,10 @@ mod tests {
             threads = 4096
             idle_timeout = '0s'
             trust = 'everybody'
+            user_header = 'no header'
+            [[proxy.rules]]
+            path = 'checkout'
+            business = 64
             [gate]
             queue_limit = 0
             [gate.admission]
@@ -312,6 +375,9 @@ mod tests {
             "proxy.threads",
             "proxy.idle_timeout",
             "proxy.trust",
+            "proxy.user_header",
+            "proxy.rules.path",
+            "proxy.rules.business",
             "gate.queue_limit",
             "gate.admission.objective",
         ] {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
+use http::{HeaderValue, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use tidegate_core::{Context, Instant, Outcome, Rejection};
@@ -37,7 +37,10 @@ pub(crate) async fn serve(
 ) -> Result<Answer, Infallible> {
     let settings = worker.settings();
     let now = worker.gate.now();
-    let asked = ask(&worker, &settings, request.headers(), now);
+    let asked = ask(&worker, &settings, &request, peer, now);
+    if settings.ranks.is_exempt(request.uri().path()) {
+        return Ok(forward(&worker, &settings, peer, request, &asked, Entry::Outside).await);
+    }
     let entry = match enter(&worker, &settings, now, &asked.context).await {
         Ok(entry) => entry,
         Err(rejection) => return Ok(refuse(&worker, &settings, &rejection, &asked)),
@@ -49,24 +52,33 @@ pub(crate) async fn serve(
     Ok(answer)
 }
 
-/// Reads what the headers say, as far as the client's word is taken. A timeout always is: it only
+/// Reads what the request says, as far as the client's word is taken. A timeout always is: it only
 /// says when the client stops waiting.
-fn ask(worker: &Worker, settings: &Settings, headers: &HeaderMap, now: Instant) -> Asked {
-    let mut told = None;
-    let mut context = Context::default();
-    if settings.trust == Trust::Inside {
-        told = wire::context_of(headers, now, &worker.names);
-        match told {
-            Some(Ok(sent)) => context = sent,
-            Some(Err(wire::Malformed)) => worker.counters.malformed.add(1),
-            None => {}
+fn ask(
+    worker: &Worker,
+    settings: &Settings,
+    request: &Request<Incoming>,
+    peer: IpAddr,
+    now: Instant,
+) -> Asked {
+    let headers = request.headers();
+    let trusted = settings.trust == Trust::Inside;
+    let told = if trusted { wire::context_of(headers, now, &worker.names) } else { None };
+    let listens = matches!(told, Some(Ok(_)));
+    let mut context = match told {
+        Some(Ok(context)) => context,
+        told => {
+            worker.counters.malformed.add(u64::from(told.is_some()));
+            Context { rank: settings.ranks.rank(request, peer), ..Context::default() }
         }
+    };
+    if trusted {
         context.attempt = context.attempt.max(wire::attempt_of(headers).unwrap_or(0));
     }
     if let Some(patience) = wire::timeout_of(headers) {
         context.deadline = context.deadline.min(now + patience);
     }
-    Asked { context, listens: matches!(told, Some(Ok(_))), grpc: wire::is_grpc(headers) }
+    Asked { context, listens, grpc: wire::is_grpc(headers) }
 }
 
 /// Waits for a slot. Where the gate is only watched, nothing waits and nothing is refused.
@@ -105,10 +117,9 @@ async fn forward(
         // The request says nothing about the service's load: the entry is dropped.
         return plain(StatusCode::BAD_REQUEST, "the request names no host\n");
     }
-    if request.headers_mut().remove(wire::CONTEXT).is_some() && settings.trust == Trust::Inside {
-        let passed_on = wire::write_context(&context.inherit(), now, &worker.names);
-        request.headers_mut().insert(wire::CONTEXT, passed_on);
-    }
+    // The rank it has here is the one it keeps: calls that the service makes for it can pass it on.
+    let passed_on = wire::write_context(&context.inherit(), now, &worker.names);
+    request.headers_mut().insert(wire::CONTEXT, passed_on);
     let limit =
         (context.deadline != Instant::FAR).then(|| Duration::from(context.deadline.since(now)));
     match settings.upstreams.send(now, request.map(Upload::new), limit).await {

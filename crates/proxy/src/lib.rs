@@ -23,6 +23,7 @@
 mod admin;
 mod body;
 pub mod config;
+mod entry;
 mod forward;
 mod headers;
 mod metrics;
@@ -32,5 +33,5 @@ mod upstream;
 mod watch;
 mod worker;
 
-pub use config::{Address, File, ProxyConfig, Trust, Version};
+pub use config::{Address, File, ProxyConfig, Rule, Trust, Version};
 pub use server::{Handle, Server, Source, StartError};

@@ -1,12 +1,12 @@
 //! Threads, start and end: [`Server`] binds, runs until it is told to end, and lets what is inside
 //! finish. [`Handle`] tells it so.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use std::{fmt, io, thread};
+use std::{fmt, fs, io, thread};
 
 use tidegate_core::admission::{AdmissionConfig, TideConfig};
 use tidegate_core::rng::Rng;
@@ -119,9 +119,10 @@ impl Server {
         let gate = SharedGate::with_clock(gate, clock);
         let (counters, names) = (Arc::new(Counters::default()), Names::default());
         let mut seeds = Rng::new(seed);
+        let secret = secret(&file, &mut seeds)?;
         let workers = listeners.iter().map(|_| {
-            let seed = seeds.next_u64();
-            Worker::new(gate.clone(), names.clone(), Arc::clone(&counters), &file.proxy, seed)
+            let (gate, names, counters) = (gate.clone(), names.clone(), Arc::clone(&counters));
+            Worker::new(gate, names, counters, &file.proxy, secret, seeds.next_u64())
         });
         let shared = Shared {
             watch: Watch::new(gate.clone(), file.proxy.observe),
@@ -283,6 +284,7 @@ impl Shared {
         file.proxy.admin = current.proxy.admin;
         file.proxy.threads = current.proxy.threads;
         file.proxy.header_timeout = current.proxy.header_timeout;
+        file.proxy.secret_file.clone_from(&current.proxy.secret_file);
         check_upstreams(&file)?;
         self.gate
             .input(|gate, now| gate.reconfigure(now, &file.gate))
@@ -373,6 +375,19 @@ fn check_upstreams(file: &File) -> Result<(), StartError> {
         return Err(StartError::Config(problem.to_owned()));
     }
     Ok(())
+}
+
+/// The secret of the file, or one of this process's own.
+fn secret(file: &File, rng: &mut Rng) -> Result<[u8; 16], StartError> {
+    let Some(path) = &file.proxy.secret_file else {
+        return Ok((u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64())).to_le_bytes());
+    };
+    let read = || {
+        let mut secret = [0; 16];
+        fs::File::open(path)?.read_exact(&mut secret)?;
+        Ok(secret)
+    };
+    read().map_err(io_error(&format!("cannot read 16 bytes of {path}")))
 }
 
 fn listen_all(file: &File) -> Result<Vec<std::net::TcpListener>, StartError> {

@@ -15,8 +15,10 @@ use tidegate_driver::SharedGate;
 use tidegate_http::wire::Names;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
 
 use crate::config::{ProxyConfig, Trust};
+use crate::entry::Ranks;
 use crate::forward;
 use crate::metrics::Counters;
 use crate::upstream::Upstreams;
@@ -53,6 +55,8 @@ pub(crate) struct Worker {
     pub(crate) counters: Arc<Counters>,
     settings: RwLock<Arc<Settings>>,
     header_timeout: Duration,
+    /// What user ranks are derived from.
+    secret: [u8; 16],
     seed: u64,
 }
 
@@ -61,7 +65,15 @@ pub(crate) struct Worker {
 pub(crate) struct Settings {
     pub(crate) trust: Trust,
     pub(crate) observe: bool,
+    pub(crate) ranks: Ranks,
     pub(crate) upstreams: Upstreams,
+}
+
+impl Settings {
+    fn new(config: &ProxyConfig, upstreams: Upstreams, secret: [u8; 16]) -> Self {
+        let ranks = Ranks::new(config, secret);
+        Self { trust: config.trust, observe: config.observe, ranks, upstreams }
+    }
 }
 
 impl Worker {
@@ -70,10 +82,11 @@ impl Worker {
         names: Names,
         counters: Arc<Counters>,
         config: &ProxyConfig,
+        secret: [u8; 16],
         seed: u64,
     ) -> Self {
         let upstreams = Upstreams::new(config, &[], gate.now(), seed);
-        let settings = Settings { trust: config.trust, observe: config.observe, upstreams };
+        let settings = Settings::new(config, upstreams, secret);
         let header_timeout = config.header_timeout.into();
         Self {
             gate,
@@ -81,6 +94,7 @@ impl Worker {
             counters,
             settings: RwLock::new(Arc::new(settings)),
             header_timeout,
+            secret,
             seed,
         }
     }
@@ -95,7 +109,7 @@ impl Worker {
         let now = self.gate.now();
         let seed = self.seed ^ now.as_nanos();
         let upstreams = Upstreams::new(config, before.upstreams.list(), now, seed);
-        let settings = Settings { trust: config.trust, observe: config.observe, upstreams };
+        let settings = Settings::new(config, upstreams, self.secret);
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 
@@ -163,6 +177,10 @@ impl Worker {
             let counters = Arc::clone(&worker.counters);
             counters.accepted.add(1);
             let _open = counters.connections.hold();
+            // Until the first byte hyper does not know which version's timers to keep.
+            if !matches!(timeout(worker.header_timeout, stream.readable()).await, Ok(Ok(()))) {
+                return;
+            }
             let mut builder = auto::Builder::new(TokioExecutor::new());
             builder.http1().timer(TokioTimer::new()).header_read_timeout(worker.header_timeout);
             builder.http2().timer(TokioTimer::new());
