@@ -8,16 +8,16 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::task::Poll;
 use std::time::Duration;
 
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
 use tidegate_driver::SharedGate;
 use tidegate_http::wire::Names;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
-use crate::config::{ProxyConfig, Trust};
+use crate::config::{ProxyConfig, Trust, Version};
 use crate::entry::Ranks;
 use crate::forward;
 use crate::metrics::Counters;
@@ -177,24 +177,68 @@ impl Worker {
             let counters = Arc::clone(&worker.counters);
             counters.accepted.add(1);
             let _open = counters.connections.hold();
-            // Until the first byte hyper does not know which version's timers to keep.
-            if !matches!(timeout(worker.header_timeout, stream.readable()).await, Ok(Ok(()))) {
-                return;
-            }
-            let mut builder = auto::Builder::new(TokioExecutor::new());
-            builder.http1().timer(TokioTimer::new()).header_read_timeout(worker.header_timeout);
-            builder.http2().timer(TokioTimer::new());
+            let version = tokio::select! {
+                biased;
+                version = timeout(worker.header_timeout, spoken_on(&stream)) => version,
+                () = draining(&mut phase) => return,
+            };
             let service = service_fn(|request| forward::serve(Arc::clone(&worker), peer, request));
             let io = TokioIo::new(stream);
-            let mut connection = pin!(builder.serve_connection_with_upgrades(io, service));
             // How a connection ends is the client's business; requests are counted by the gate.
-            tokio::select! {
-                biased;
-                _ = connection.as_mut() => return,
-                _ = draining(&mut phase) => connection.as_mut().graceful_shutdown(),
+            match version {
+                Ok(Ok(Version::One)) => {
+                    let connection = http1::Builder::new()
+                        .timer(TokioTimer::new())
+                        .header_read_timeout(worker.header_timeout)
+                        .serve_connection(io, service)
+                        .with_upgrades();
+                    let mut connection = pin!(connection);
+                    tokio::select! {
+                        biased;
+                        _ = connection.as_mut() => return,
+                        () = draining(&mut phase) => connection.as_mut().graceful_shutdown(),
+                    }
+                    let _ = connection.await;
+                }
+                Ok(Ok(Version::Two)) => {
+                    let connection = http2::Builder::new(TokioExecutor::new())
+                        .timer(TokioTimer::new())
+                        .serve_connection(io, service);
+                    let mut connection = pin!(connection);
+                    tokio::select! {
+                        biased;
+                        _ = connection.as_mut() => return,
+                        () = draining(&mut phase) => connection.as_mut().graceful_shutdown(),
+                    }
+                    let _ = connection.await;
+                }
+                // Silent for too long, or gone.
+                Ok(Err(_)) | Err(_) => {}
             }
-            let _ = connection.await;
         });
+    }
+}
+
+/// What an HTTP/2 client says first (RFC 9113, 3.4), and no HTTP/1.1 request begins with.
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Pause between two looks at a preface that comes in pieces, which hardly any does.
+const PEEK_PAUSE: Duration = Duration::from_millis(1);
+
+/// The version that the client begins with; its bytes stay to be read.
+async fn spoken_on(stream: &TcpStream) -> io::Result<Version> {
+    let mut begin = [0; PREFACE.len()];
+    loop {
+        let length = stream.peek(&mut begin).await?;
+        if length == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if begin[..length] != PREFACE[..length] {
+            return Ok(Version::One);
+        }
+        if length == PREFACE.len() {
+            return Ok(Version::Two);
+        }
+        tokio::time::sleep(PEEK_PAUSE).await;
     }
 }
 
