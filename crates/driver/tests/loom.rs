@@ -6,10 +6,12 @@
 
 use loom::future::block_on;
 use loom::thread;
+use tidegate_core::caller::CallerConfig;
 use tidegate_core::gate::{Gate, GateConfig};
 use tidegate_core::slots::SlotsConfig;
-use tidegate_core::{Context, Instant, Progress};
-use tidegate_driver::{Clock, SharedGate, Ticket};
+use tidegate_core::throttle::Answer;
+use tidegate_core::{Caller, Context, Instant, Outcome, Progress};
+use tidegate_driver::{Clock, SharedCaller, SharedGate, Ticket};
 
 /// Time stands still: only the order of steps matters here.
 #[derive(Debug)]
@@ -98,5 +100,30 @@ fn a_paused_task_comes_back() {
         block_on(paused.resume(Progress::default())).expect("served").serve();
         other.join().expect("no panic");
         assert_empty(&gate);
+    });
+}
+
+/// One call may be out at a time. Whoever answers, gives up or waits in whatever order: the last one
+/// hears that it may leave.
+#[test]
+fn a_held_call_is_woken_by_an_answer_or_a_call_given_up() {
+    loom::model(|| {
+        let config = CallerConfig::from_toml("throttle = { throttle = 'credit' }").expect("valid");
+        let caller = Caller::new(&config, 1, Instant::ZERO, 1).expect("checked");
+        let caller = SharedCaller::with_clock(caller, Still);
+        let submit = || caller.submit(&Context::default()).expect("there is room to hold it");
+        let mut first = submit();
+        block_on(first.leave()).expect("nothing is out yet");
+        let (second, mut third) = (submit(), submit());
+        let answered = thread::spawn(move || {
+            first.respond(Answer::Done(Outcome::Serve), None);
+        });
+        let given_up = thread::spawn(move || drop(second));
+        block_on(third.leave()).expect("its turn comes");
+        answered.join().expect("no panic");
+        given_up.join().expect("no panic");
+        drop(third);
+        assert_eq!((caller.waiting(), caller.read(|caller| caller.in_flight(0))), (0, 0));
+        caller.read(Caller::invariants);
     });
 }

@@ -2,7 +2,8 @@
 //! of a refusal.
 
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -10,8 +11,10 @@ use pin_project_lite::pin_project;
 use tidegate_core::{Cost, Outcome};
 use tidegate_driver::Slot;
 
+use crate::server::streams::{Lease, Streams};
+
 pin_project! {
-    /// The body of every response that leaves a gate.
+    /// The body of every response that leaves a gate or a caller.
     #[derive(Debug)]
     pub struct GateBody<B> {
         #[pin]
@@ -26,10 +29,22 @@ pin_project! {
         Served {
             #[pin]
             body: B,
-            held: Option<Held>,
+            hold: Hold,
         },
         Refusal { text: Option<Bytes> },
     }
+}
+
+/// What a body holds until its last byte.
+#[derive(Debug)]
+enum Hold {
+    Nothing,
+    /// Not polled yet. Most bodies end with their first poll and are never anything else.
+    Fresh {
+        held: Held,
+        streams: Arc<Streams>,
+    },
+    Lease(Lease),
 }
 
 /// A slot and what its request has cost so far.
@@ -46,19 +61,41 @@ impl Held {
     }
 }
 
+impl Hold {
+    /// The body goes on: from now on it may become a stream.
+    fn go_on(&mut self) {
+        *self = match std::mem::replace(self, Self::Nothing) {
+            Self::Fresh { held, streams } => Self::Lease(Lease::new(held, &streams)),
+            other => other,
+        };
+    }
+
+    /// The body has ended, well or not.
+    fn end(&mut self, broke: Option<Outcome>) {
+        match std::mem::replace(self, Self::Nothing) {
+            Self::Nothing => {}
+            Self::Fresh { mut held, .. } => {
+                held.outcome = broke.unwrap_or(held.outcome);
+                held.finish();
+            }
+            Self::Lease(lease) => lease.finish(broke),
+        }
+    }
+}
+
 impl<B: Body> GateBody<B> {
     /// A body whose end gives back the slot; at once if there is nothing to send.
-    pub(crate) fn served(body: B, held: Held) -> Self {
-        let mut held = Some(held);
+    pub(crate) fn served(body: B, held: Held, streams: &Arc<Streams>) -> Self {
+        let mut hold = Hold::Fresh { held, streams: Arc::clone(streams) };
         if is_done(&body) {
-            held.take().into_iter().for_each(Held::finish);
+            hold.end(None);
         }
-        Self { kind: Kind::Served { body, held } }
+        Self { kind: Kind::Served { body, hold } }
     }
 
     /// A body that holds no slot.
     pub(crate) fn passed(body: B) -> Self {
-        Self { kind: Kind::Served { body, held: None } }
+        Self { kind: Kind::Served { body, hold: Hold::Nothing } }
     }
 
     pub(crate) fn refusal(text: Bytes) -> Self {
@@ -80,25 +117,21 @@ impl<B: Body<Data = Bytes>> Body for GateBody<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        let (mut body, held) = match self.project().kind.project() {
-            KindProj::Served { body, held } => (body, held),
+        let (mut body, hold) = match self.project().kind.project() {
+            KindProj::Served { body, hold } => (body, hold),
             KindProj::Refusal { text } => {
                 return Poll::Ready(text.take().map(|text| Ok(Frame::data(text))));
             }
         };
-        let frame = ready!(body.as_mut().poll_frame(cx));
-        let ended = match &frame {
-            None => true,
-            Some(Ok(_)) => is_done(&*body),
-            Some(Err(_)) => {
-                held.iter_mut().for_each(|held| held.outcome = Outcome::Fail);
-                true
-            }
-        };
-        if ended {
-            held.take().into_iter().for_each(Held::finish);
+        let frame = body.as_mut().poll_frame(cx);
+        match &frame {
+            Poll::Pending => hold.go_on(),
+            Poll::Ready(Some(Err(_))) => hold.end(Some(Outcome::Fail)),
+            Poll::Ready(None) => hold.end(None),
+            Poll::Ready(Some(Ok(_))) if is_done(&*body) => hold.end(None),
+            Poll::Ready(Some(Ok(_))) => hold.go_on(),
         }
-        Poll::Ready(frame)
+        frame
     }
 
     fn is_end_stream(&self) -> bool {

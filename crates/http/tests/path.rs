@@ -23,6 +23,10 @@ use tidegate_http::{CallerLayer, GateLayer, Trust, wire};
 use tower_layer::Layer;
 use tower_service::Service;
 
+/// One runs, one waits, and the next is refused.
+const FULL_AT_TWO: &str =
+    "queue_limit = 1\nadmission = { policy = 'open' }\nslots = { slots = 'fixed', count = 1 }";
+
 fn gate(text: &str) -> SharedGate {
     SharedGate::build(&GateConfig::from_toml(text).expect("valid")).expect("checked")
 }
@@ -192,7 +196,7 @@ async fn inside_a_malformed_context_is_ignored_whole_and_counted() {
 
 #[tokio::test]
 async fn refusals_speak_to_everybody_and_health_is_never_refused() {
-    let gate = gate("queue_limit = 1\nslots = { slots = 'fixed', count = 1 }");
+    let gate = gate(FULL_AT_TWO);
     let handler = Function(|request: Request<hyper::body::Incoming>| async move {
         if request.uri().path() == "/wait" {
             std::future::pending::<()>().await;

@@ -19,6 +19,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
+use tidegate_core::admission::AdmissionConfig;
 use tidegate_core::event::Event;
 use tidegate_core::gate::{Gate, GateConfig};
 use tidegate_core::slots::SlotsConfig;
@@ -51,8 +52,13 @@ struct Seen {
 
 impl App {
     fn new(slots: u32, queue_limit: usize) -> Self {
-        let config =
-            GateConfig { slots: SlotsConfig::fixed(slots), queue_limit, ..GateConfig::default() };
+        let config = GateConfig {
+            // Only the queue's bound refuses, however long a test keeps others waiting.
+            admission: AdmissionConfig::Open,
+            slots: SlotsConfig::fixed(slots),
+            queue_limit,
+            ..GateConfig::default()
+        };
         let gate = Gate::new(&config, Instant::ZERO, 1).expect("a valid configuration");
         Self {
             permits: Arc::new(Semaphore::new(0)),

@@ -186,7 +186,7 @@ fn pass<B: Body>(
     // A handler may know better what an answer has cost, also in units of its own.
     let cost = response.extensions().get::<Cost>().copied().unwrap_or(Cost::from(busy));
     let held = Held { slot, cost, outcome: outcome_of(response.status()) };
-    response.map(|body| GateBody::served(body, held))
+    response.map(|body| GateBody::served(body, held, &layer.streams))
 }
 
 /// A server error says that the service failed; everything else is an answer.

@@ -12,6 +12,7 @@ use tower_layer::Layer;
 
 use super::arrival::{Counts, Head, Identity, Trust};
 use super::service::GateService;
+use super::streams::Streams;
 use crate::wire::Names;
 
 /// Puts a gate before a service. Services made by one layer share the gate.
@@ -27,6 +28,7 @@ pub struct GateLayer {
     pub(super) identity: Identity,
     pub(super) exempt: Vec<Cow<'static, str>>,
     pub(super) names: Names,
+    pub(super) streams: Arc<Streams>,
     pub(super) counts: Arc<Counts>,
 }
 
@@ -49,6 +51,7 @@ impl GateLayer {
             identity: Identity::default(),
             exempt: EXEMPT.map(Cow::Borrowed).to_vec(),
             names: Names::process(),
+            streams: Arc::default(),
             counts: Arc::default(),
         }
     }
@@ -100,6 +103,23 @@ impl GateLayer {
         self
     }
 
+    /// When a response whose body goes on counts as a stream and gives its slot back: so long after
+    /// its body was first asked for. Longer lets slow readers shrink the gate; shorter lets more run
+    /// at once than there are slots. Default 1 s.
+    #[must_use]
+    pub fn stream_after(mut self, after: Span) -> Self {
+        Arc::make_mut(&mut self.streams).after = after.max(Span::from_millis(1));
+        self
+    }
+
+    /// How many streams there may be; further ones keep their slots. A bound on memory. Default
+    /// 16,384.
+    #[must_use]
+    pub fn stream_limit(mut self, limit: usize) -> Self {
+        Arc::make_mut(&mut self.streams).limit = limit;
+        self
+    }
+
     /// The table of workflow names to use. Default: that of the process.
     #[must_use]
     pub fn names(mut self, names: Names) -> Self {
@@ -110,6 +130,11 @@ impl GateLayer {
     /// The gate it asks.
     pub fn gate(&self) -> &SharedGate {
         &self.gate
+    }
+
+    /// Responses that are streams now.
+    pub fn streams(&self) -> usize {
+        self.streams.open()
     }
 
     /// How many contexts could not be read, and were ignored.

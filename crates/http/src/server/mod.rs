@@ -13,6 +13,7 @@ mod future;
 mod layer;
 mod pressure;
 mod service;
+pub(crate) mod streams;
 mod turn;
 
 pub use arrival::{Head, Peer, Trust};

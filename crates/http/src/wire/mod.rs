@@ -1,4 +1,4 @@
-//! What travels in headers: [`Context`](tidegate_core::Context) with a request, feedback with its
+//! What travels in headers: [`Context`] with a request, feedback with its
 //! response, and the conventions of others that say part of the same.
 //!
 //! Two fields of our own, dictionaries of RFC 9651: `overload-context` and `overload-feedback`.
@@ -11,6 +11,7 @@ mod convention;
 mod feedback;
 mod names;
 mod refusal;
+mod retry_info;
 mod sf;
 
 use http::{HeaderMap, HeaderName, HeaderValue};

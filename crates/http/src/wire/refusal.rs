@@ -14,6 +14,7 @@ use super::convention::{
     DEADLINE_EXCEEDED, ENVOY_OVERLOADED, ENVOY_RATELIMITED, GRPC_MESSAGE, GRPC_PUSHBACK,
     GRPC_STATUS, RESOURCE_EXHAUSTED, UNAVAILABLE,
 };
+use super::retry_info;
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -65,17 +66,26 @@ impl Refusal<'_> {
             StatusCode::GATEWAY_TIMEOUT => DEADLINE_EXCEEDED,
             _ => UNAVAILABLE,
         };
-        let pushback = match self.rejection.advice {
-            Advice::Elsewhere => HeaderValue::from(0),
+        // Never 0: told to come back after no time, grpcio 1.85 waits until its deadline instead.
+        let delay = match self.rejection.advice {
+            Advice::Elsewhere => Some(Span::from_millis(1)),
             Advice::Later(span) => {
                 let millis = span.scale(1.0 + self.jitter / 2.0).as_nanos().div_ceil(1_000_000);
-                HeaderValue::from(millis)
+                Some(Span::from_millis(millis.max(1)))
             }
-            Advice::Never => HeaderValue::from(-1),
+            Advice::Never => None,
         };
+        let pushback = match delay {
+            Some(delay) => HeaderValue::from(delay.as_nanos() / 1_000_000),
+            None => HeaderValue::from(-1),
+        };
+        let message = self.rejection.to_string();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert(GRPC_STATUS, HeaderValue::from(u16::from(code)));
-        let message = HeaderValue::try_from(self.rejection.to_string());
+        delay.into_iter().for_each(|delay| {
+            headers.insert(retry_info::DETAILS, retry_info::details(code, &message, delay));
+        });
+        let message = HeaderValue::try_from(message);
         headers.insert(GRPC_MESSAGE, message.expect("a rejection is shown in printable ASCII"));
         headers.insert(GRPC_PUSHBACK, pushback);
     }
@@ -256,7 +266,8 @@ mod tests {
     #[test]
     fn grpc_gets_trailers_only() {
         for (reason, advice, code, pushback) in [
-            (Reason::Delay, Advice::Elsewhere, "14", "0"),
+            (Reason::Delay, Advice::Elsewhere, "14", "1"),
+            (Reason::Delay, Advice::Later(Span::ZERO), "14", "1"),
             (Reason::Delay, Advice::Never, "14", "-1"),
             (Reason::Quota, Advice::Later(Span::from_micros(1_500)), "8", "2"),
             (Reason::Expired, Advice::Never, "4", "-1"),
@@ -266,6 +277,8 @@ mod tests {
             assert_eq!((status, body.len()), (StatusCode::OK, 0));
             assert_eq!(text(&headers, "grpc-status"), Some(code));
             assert_eq!(text(&headers, "grpc-retry-pushback-ms"), Some(pushback));
+            let details = text(&headers, "grpc-status-details-bin");
+            assert_eq!(details.is_some(), advice != Advice::Never);
             assert!(text(&headers, "grpc-message").unwrap().contains(reason.describe()));
         }
     }
@@ -294,7 +307,7 @@ mod tests {
             } else {
                 let read = read.unwrap();
                 prop_assert_eq!(status_of(read.reason), status_of(rejection.reason));
-                let soonest = Span::from_secs(u64::from(!grpc));
+                let soonest = Span::from_millis(if grpc { 1 } else { 1_000 });
                 prop_assert_eq!(read.advice, match rejection.advice {
                     _ if rejection.reason == Reason::Expired => Advice::Never,
                     Advice::Elsewhere => Advice::Later(soonest),

@@ -216,7 +216,9 @@ impl Tide {
         let between = elapsed.scale(callers / f64::from(round.arrived.max(1)));
         self.holds = between.scale(self.config.holds).max(self.derived.round);
         let bound = Cursor::first((f64::from(self.last.ranks()) * 0.9) as u32);
-        let limit = 8 + round.finished as usize / 8;
+        // Half of the time the service has to spare, a message taken to cost as much as a request.
+        let spare = self.capacity * elapsed.as_nanos() as f64 - round.served as f64;
+        let limit = 8 + (spare / (2.0 * self.offered.mean_cost())) as usize;
         self.windows.notify_stricter_than(bound, limit);
     }
 }
