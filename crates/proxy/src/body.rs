@@ -1,17 +1,20 @@
 //! [`ProxyBody`]: an upstream's answer, which keeps its slot and its connection to the last byte,
 //! or a short text of our own.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker, ready};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use tidegate_core::{Cost, Instant, Outcome};
-use tidegate_driver::{SharedGate, Slot, Ticket};
+use tidegate_core::{Cost, Instant, Outcome, Span};
+use tidegate_driver::{Slot, Ticket};
 
 use crate::upstream::Call;
+use crate::worker::Worker;
 
 /// The body of every response.
 #[derive(Debug)]
@@ -63,13 +66,14 @@ impl Body for ProxyBody {
             Self::Answer { body, held } => (body, held),
             Self::Text(text) => return Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
         };
-        let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
+        let frame = Pin::new(&mut *body).poll_frame(cx);
         match &frame {
-            Some(Ok(_)) if !is_done(body) => {}
-            Some(Err(_)) => held.take().into_iter().for_each(Held::broken),
-            Some(Ok(_)) | None => held.take().into_iter().for_each(Held::end),
+            Poll::Pending => held.iter_mut().for_each(Held::go_on),
+            Poll::Ready(Some(Ok(_))) if !is_done(body) => held.iter_mut().for_each(Held::go_on),
+            Poll::Ready(Some(Err(_))) => held.take().into_iter().for_each(Held::broken),
+            Poll::Ready(Some(Ok(_)) | None) => held.take().into_iter().for_each(Held::end),
         }
-        Poll::Ready(frame)
+        frame
     }
 
     fn is_end_stream(&self) -> bool {
@@ -91,8 +95,8 @@ impl Body for ProxyBody {
 /// gone, it is cancelled: slot and connection are given up.
 #[derive(Debug)]
 pub(crate) struct Held {
-    pub(crate) gate: SharedGate,
-    pub(crate) entry: Entry,
+    pub(crate) worker: Arc<Worker>,
+    pub(crate) place: Place,
     pub(crate) call: Call,
     /// When the head of the answer came.
     pub(crate) head: Instant,
@@ -104,17 +108,83 @@ pub(crate) struct Held {
 impl Held {
     /// The last byte has passed.
     pub(crate) fn end(self) {
-        let now = self.gate.now();
-        self.entry.finish(now, self.outcome);
+        let now = self.worker.gate.now();
+        self.place.finish(now, self.outcome);
         self.call.answered(now, self.head, self.refused);
     }
 
     /// The upstream broke off within the body.
     fn broken(self) {
-        let now = self.gate.now();
-        self.entry.finish(now, Outcome::Fail);
+        self.place.finish(self.worker.gate.now(), Outcome::Fail);
         // The call is dropped, and with it the connection.
     }
+
+    /// The body does not come in one piece: from now on it may turn out to be a stream.
+    fn go_on(&mut self) {
+        if let Place::Own(entry) = &mut self.place {
+            let entry = std::mem::replace(entry, Entry::Outside);
+            let shared = Arc::new(Mutex::new(Some((entry, self.outcome))));
+            self.worker.streams.watch(self.worker.gate.now(), &shared);
+            self.place = Place::Shared(shared);
+        }
+    }
+}
+
+/// Where a request's entry is.
+#[derive(Debug)]
+pub(crate) enum Place {
+    /// With its answer: most answers come in one piece.
+    Own(Entry),
+    /// [`Streams`] may take it.
+    Shared(Arc<Watched>),
+}
+
+/// An entry and how it will end; none once it has.
+type Watched = Mutex<Option<(Entry, Outcome)>>;
+
+impl Place {
+    fn finish(self, now: Instant, outcome: Outcome) {
+        match self {
+            Self::Own(entry) => entry.finish(now, outcome),
+            Self::Shared(shared) => {
+                let taken = lock(&shared).take();
+                taken.into_iter().for_each(|(entry, _)| entry.finish(now, outcome));
+            }
+        }
+    }
+}
+
+/// Answers of one thread that go on. One that lasts is a stream, or has a slow reader: it gives its
+/// slot back, as it says nothing about how many requests the service can take at once.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    /// Since when, the oldest first. Those that have ended are still here, for `stream_after`.
+    going_on: Mutex<VecDeque<(Instant, Weak<Watched>)>>,
+}
+
+impl Streams {
+    fn watch(&self, now: Instant, shared: &Arc<Watched>) {
+        lock(&self.going_on).push_back((now, Arc::downgrade(shared)));
+    }
+
+    /// Ends in the gate what has gone on for longer than `after`.
+    pub(crate) fn sweep(&self, now: Instant, after: Span) {
+        loop {
+            let mut going_on = lock(&self.going_on);
+            if going_on.front().is_none_or(|(since, _)| now.since(*since) < after) {
+                return;
+            }
+            let oldest = going_on.pop_front();
+            drop(going_on);
+            let shared = oldest.and_then(|(_, shared)| shared.upgrade());
+            let taken = shared.and_then(|shared| lock(&shared).take());
+            taken.into_iter().for_each(|(entry, outcome)| entry.finish(now, outcome));
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A request's place in the gate.

@@ -112,6 +112,10 @@ pub struct ProxyConfig {
     /// Requests with a deadline of their own wait no longer than that. Default 30 s, by judgement:
     /// twice the 15 s of Envoy, as slow answers are the objective's business.
     pub response_timeout: Span,
+    /// When an answer whose body goes on counts as a stream and gives its slot back. Longer lets slow
+    /// readers and streams take the slots of others; shorter lets more run at once than there are
+    /// slots. Default 1 s, by judgement: far above any objective for requests that are worth gating.
+    pub stream_after: Span,
     /// How long a connection to an upstream is kept without a request on it. Longer saves connects;
     /// longer than the upstream keeps it risks a request on a connection just closed. Default 4 s,
     /// below the 5 s of Node.js, the shortest in common use.
@@ -170,6 +174,7 @@ impl Default for ProxyConfig {
             threads: 0,
             connect_timeout: Span::from_secs(2),
             response_timeout: Span::from_secs(30),
+            stream_after: Span::from_secs(1),
             idle_timeout: Span::from_secs(4),
             header_timeout: Span::from_secs(30),
             drain_timeout: Span::from_secs(25),
@@ -210,6 +215,7 @@ impl ProxyConfig {
         for (field, span) in [
             ("connect_timeout", self.connect_timeout),
             ("response_timeout", self.response_timeout),
+            ("stream_after", self.stream_after),
             ("idle_timeout", self.idle_timeout),
             ("header_timeout", self.header_timeout),
         ] {

@@ -12,7 +12,7 @@ use hyper_util::rt::TokioIo;
 use tidegate_core::{Context, Instant, Outcome, Rejection};
 use tidegate_http::wire::{self, Refusal};
 
-use crate::body::{Entry, Held, ProxyBody};
+use crate::body::{Entry, Held, Place, ProxyBody};
 use crate::config::{self, Trust};
 use crate::headers;
 use crate::upstream::{Call, Failure, Upload};
@@ -136,7 +136,7 @@ async fn forward(
     }
 }
 
-fn answer(worker: &Worker, response: Response<Incoming>, call: Call, entry: Entry) -> Answer {
+fn answer(worker: &Arc<Worker>, response: Response<Incoming>, call: Call, entry: Entry) -> Answer {
     let status = response.status();
     let (mut parts, body) = response.into_parts();
     headers::remove_hop_by_hop(&mut parts.headers);
@@ -145,8 +145,8 @@ fn answer(worker: &Worker, response: Response<Incoming>, call: Call, entry: Entr
     // What an upstream's own gate says is for us, not for our clients.
     parts.headers.remove(wire::FEEDBACK);
     let held = Held {
-        gate: worker.gate.clone(),
-        entry,
+        worker: Arc::clone(worker),
+        place: Place::Own(entry),
         call,
         head: worker.gate.now(),
         outcome: if status.is_server_error() { Outcome::Fail } else { Outcome::Serve },

@@ -11,12 +11,14 @@ use std::time::Duration;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tidegate_core::Span;
 use tidegate_driver::SharedGate;
 use tidegate_http::wire::Names;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
+use crate::body::Streams;
 use crate::config::{ProxyConfig, Trust, Version};
 use crate::entry::Ranks;
 use crate::forward;
@@ -30,8 +32,8 @@ const BACKLOG: u32 = 4096;
 const EVENT_INTERVAL: u32 = 8;
 /// Pause after an accept that failed: mostly all file descriptors are in use.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Time between two looks for old upstream connections.
-const SWEEP: Duration = Duration::from_secs(1);
+/// Time between two looks for streams and for old upstream connections.
+const SWEEP: Duration = Duration::from_millis(100);
 /// Time for requests that have reached the machine to be read before connections are told to end.
 const LAST_CALL: Duration = Duration::from_millis(100);
 
@@ -53,6 +55,7 @@ pub(crate) struct Worker {
     pub(crate) gate: SharedGate,
     pub(crate) names: Names,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) streams: Streams,
     settings: RwLock<Arc<Settings>>,
     header_timeout: Duration,
     /// What user ranks are derived from.
@@ -67,12 +70,14 @@ pub(crate) struct Settings {
     pub(crate) observe: bool,
     pub(crate) ranks: Ranks,
     pub(crate) upstreams: Upstreams,
+    stream_after: Span,
 }
 
 impl Settings {
     fn new(config: &ProxyConfig, upstreams: Upstreams, secret: [u8; 16]) -> Self {
         let ranks = Ranks::new(config, secret);
-        Self { trust: config.trust, observe: config.observe, ranks, upstreams }
+        let ProxyConfig { trust, observe, stream_after, .. } = *config;
+        Self { trust, observe, ranks, upstreams, stream_after }
     }
 }
 
@@ -92,6 +97,7 @@ impl Worker {
             gate,
             names,
             counters,
+            streams: Streams::default(),
             settings: RwLock::new(Arc::new(settings)),
             header_timeout,
             secret,
@@ -150,7 +156,7 @@ impl Worker {
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
-                _ = sweep.tick() => self.settings().upstreams.sweep(self.gate.now()),
+                _ = sweep.tick() => self.sweep(),
                 _ = told.wait_for(|phase| *phase >= Phase::Draining) => break,
             }
         }
@@ -159,7 +165,18 @@ impl Worker {
             self.connect(stream, peer.ip(), &phase, &alive);
         }
         drop((listener, alive));
-        all_gone.recv().await;
+        loop {
+            tokio::select! {
+                _ = all_gone.recv() => return,
+                _ = sweep.tick() => self.sweep(),
+            }
+        }
+    }
+
+    fn sweep(&self) {
+        let (settings, now) = (self.settings(), self.gate.now());
+        settings.upstreams.sweep(now);
+        self.streams.sweep(now, settings.stream_after);
     }
 
     fn connect(

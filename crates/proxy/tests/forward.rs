@@ -173,7 +173,7 @@ fn a_large_download_is_held_back_by_a_slow_client() {
         told.store(written_until_it_stops(&mut client, LARGE), Ordering::SeqCst);
         std::thread::park();
     });
-    let sidecar = Sidecar::start("", &[upstream.address]);
+    let sidecar = Sidecar::start("[proxy]\nstream_after = '1h'", &[upstream.address]);
     let mut client = sidecar.client();
     client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
     assert_eq!(client.head().unwrap().status(), 200);
