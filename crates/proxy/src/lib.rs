@@ -15,8 +15,8 @@
 //! timer, counts its events and answers the admin port, also while all cores are busy.
 //!
 //! Read in this order: [`config`], `server` (threads, start and end), `worker` (connections),
-//! `forward` (the way of one request), `upstream` (choice and pool), `watch` (events into numbers),
-//! `admin`.
+//! `forward` (the way of one request), `entry` (ranks), `upstream` (choice and pool), `body` (slots to
+//! the last byte), `watch` (events into numbers), `admin`.
 
 #![allow(clippy::disallowed_methods, reason = "a driver reads the clock for the core")]
 

@@ -36,8 +36,7 @@ impl Watch {
     /// something to say.
     pub(crate) fn collect(&self) -> Option<Line> {
         let mut state = self.lock();
-        // In this order: two collectors that drained in one order and counted in the other would
-        // do no harm, but one that reads the numbers must find all that was drained.
+        // Under this lock, so that whoever reads the numbers finds all that was drained.
         let (events, lost) = self.gate.input(|gate, _| {
             let events = gate.events();
             (events.drain().map(|(_, event)| event).collect::<Vec<_>>(), events.lost())
@@ -48,7 +47,7 @@ impl Watch {
         overload.look(self.gate.now(), metrics)
     }
 
-    /// The numbers up to this moment. A line for the log that is due now is told at the next look.
+    /// The numbers up to this moment, and a line for the log, if there is something to say.
     pub(crate) fn metrics(&self) -> (Metrics, Option<Line>) {
         let line = self.collect();
         (self.lock().metrics.clone(), line)
