@@ -20,6 +20,7 @@ pub(crate) fn test(install: bool) -> Result {
         ("clippy", clippy),
         ("tests", tests),
         ("doc tests", || cargo_step(&["test", "-q", "--workspace", "--doc"])),
+        ("loom models", loom),
         ("documentation", documentation),
         ("examples", || cargo_step(&["build", "-q", "--workspace", "--examples"])),
     ];
@@ -74,6 +75,14 @@ fn tests() -> Result<Done> {
     }
     cargo_step(&["test", "-q", "--workspace", "--all-targets"])?;
     Ok(Done::RanBut("cargo-nextest is not installed: run by cargo test, one binary at a time"))
+}
+
+/// Explores the interleavings of the driver's lock and wakers. Loom replaces the standard library's
+/// types by a flag of the compiler, so it builds in a folder of its own.
+fn loom() -> Result<Done> {
+    let mut command = cargo(&["test", "-q", "-p", "tidegate-driver", "--test", "loom"]);
+    command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", "target/loom");
+    run(&mut command).map(|()| Done::Ran)
 }
 
 fn documentation() -> Result<Done> {

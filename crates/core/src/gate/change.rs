@@ -31,6 +31,7 @@ impl Gate {
         }
         if config.slots != self.config.slots {
             self.slots = config.slots.build(now);
+            self.limit = self.slots.limit();
         }
         self.next_settle = Instant::ZERO;
         self.attempts.set_share(config.retry_share);

@@ -85,6 +85,8 @@ pub struct Gate {
     schedule: Box<dyn Scheduler>,
     admission: Box<dyn Admission>,
     slots: Box<dyn Slots>,
+    /// How many slots there are now.
+    limit: u32,
     backlog: Backlog,
     /// Who waits, by rank; only for policies that push out.
     ranks: Option<RankIndex>,
@@ -128,7 +130,7 @@ impl Gate {
     /// A gate with nothing in it. `seed` decides all its random choices and its identity.
     pub fn new(config: &GateConfig, now: Instant, seed: u64) -> Result<Self, ConfigError> {
         config.check()?;
-        let admission = config.admission.build(now);
+        let (admission, slots) = (config.admission.build(now), config.slots.build(now));
         let needs = admission.needs();
         Ok(Self {
             id: GateId(mix(seed ^ 0x6761_7465)),
@@ -140,7 +142,8 @@ impl Gate {
             running: 0,
             schedule: config.schedule.build(),
             admission,
-            slots: config.slots.build(now),
+            limit: slots.limit(),
+            slots,
             backlog: Backlog::new(needs.ages),
             ranks: needs.ranks.then(RankIndex::default),
             unranked: Vec::new(),
@@ -215,10 +218,10 @@ impl Gate {
             waiting: self.backlog.waiting(),
             shedding: std::mem::take(&mut self.shedding),
         };
-        let before = self.slots.limit();
         self.slots.on_finish(now, finish);
         let slots = self.slots.limit();
-        if slots != before {
+        if slots != self.limit {
+            self.limit = slots;
             self.events.push(now, || Event::Slots { slots });
         }
         self.backlog.set_other_stages(self.driver_stages + self.slots.excess());
@@ -340,7 +343,7 @@ impl Gate {
     /// the actions wait in [`poll`](Self::poll).
     pub fn dispatch(&mut self, now: Instant) {
         let now = self.advance(now);
-        while self.backlog.waiting() > 0 && self.running < self.slots.limit() {
+        while self.backlog.waiting() > 0 && self.running < self.limit {
             let Some(id) = self.schedule.pop(now) else { break };
             self.start(now, id);
         }
@@ -406,7 +409,7 @@ impl Gate {
 
     /// Slots there are.
     pub fn slots(&self) -> u32 {
-        self.slots.limit()
+        self.limit
     }
 
     /// The delay at `now`.
@@ -490,7 +493,6 @@ impl Gate {
                 let degraded = entry.degraded;
                 self.dequeue(now, &request, true);
                 self.running += 1;
-                self.slots.on_start(now, self.running);
                 self.events.push(now, || Event::Start { rank: request.context.rank, sojourn });
                 self.actions.push_back(Action::Start { id, degraded });
             }
@@ -501,8 +503,8 @@ impl Gate {
         let now = self.now;
         self.sequence += 1;
         let mut feedback = Feedback::silent(self.id, self.sequence);
-        let busy = (f64::from(self.running) + self.backlog.waiting() as f64)
-            / f64::from(self.slots.limit());
+        let busy =
+            (f64::from(self.running) + self.backlog.waiting() as f64) / f64::from(self.limit);
         feedback.utilization = Some(busy.max(self.utilization) as f32);
         let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
         self.admission.feedback(&mut cx, &self.backlog, caller, &mut feedback);
