@@ -1,4 +1,4 @@
-//! Overload, departures and the end: what the gate promises, over real sockets.
+//! Refusals, departures and the end: what the gate promises, over real sockets.
 
 #![allow(clippy::disallowed_methods, reason = "real sockets, real threads, real time")]
 
@@ -6,107 +6,13 @@ mod support;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use support::{Barrier, Client, Sidecar, Upstream, Workers, file, ok};
+use support::{Barrier, Client, Sidecar, Upstream, file, ok};
 use tidegate_proxy::{File, Source};
 
 /// Refuses by its bounds alone, however slow the machine that runs this is.
 const ONE_SLOT: &str =
     "[gate.admission]\npolicy = 'open'\n[gate.slots]\nslots = 'fixed'\ncount = 1\n";
-
-/// A client that sends a request every `pause`, every fourth an important one.
-fn customer(
-    sidecar: &Sidecar,
-    pause: Duration,
-    end: Instant,
-    score: &Arc<Score>,
-) -> thread::JoinHandle<()> {
-    let (mut client, score) = (sidecar.client(), Arc::clone(score));
-    thread::spawn(move || {
-        let mut due = Instant::now();
-        for n in 0u64.. {
-            if due >= end {
-                return;
-            }
-            thread::sleep(due.saturating_duration_since(Instant::now()));
-            due += pause;
-            let important = n % 4 == 0;
-            let business = if important { 5 } else { 40 };
-            let reply = client.get("/", &format!("overload-context: r=({business} {n})\r\n"));
-            let class = &score.classes[usize::from(!important)];
-            class.sent.fetch_add(1, Ordering::Relaxed);
-            match reply.status() {
-                200 => drop(class.served.fetch_add(1, Ordering::Relaxed)),
-                503 => {
-                    assert!(
-                        reply.header("retry-after").is_some() || reply.text().contains("never")
-                    );
-                    let feedback = reply.header("overload-feedback").expect("a caller is told");
-                    assert!(feedback.contains("why="), "{feedback}");
-                }
-                status => panic!("{status}: {}", reply.text()),
-            }
-        }
-    })
-}
-
-#[derive(Default)]
-struct Score {
-    /// Important ones, then the others.
-    classes: [Class; 2],
-}
-
-#[derive(Default)]
-struct Class {
-    sent: AtomicU64,
-    served: AtomicU64,
-}
-
-impl Class {
-    fn share(&self) -> f64 {
-        self.served.load(Ordering::Relaxed) as f64 / self.sent.load(Ordering::Relaxed) as f64
-    }
-}
-
-/// Four workers that take 20 ms each can serve 200 requests per second; a thousand are sent.
-#[test]
-fn at_five_times_the_load_capacity_is_used_and_the_important_are_served() {
-    const WORKERS: usize = 4;
-    const WORK: Duration = Duration::from_millis(20);
-    const CLIENTS: u32 = 50;
-    const SECONDS: u64 = 5;
-    let workers = Workers::new(WORKERS);
-    let upstream = Upstream::start(move |_| {
-        workers.work(WORK);
-        ok("done")
-    });
-    let config =
-        "[proxy]\ntrust = 'inside'\n[gate.admission]\npolicy = 'tide'\nobjective = '200ms'\n";
-    let sidecar = Sidecar::start(config, &[upstream.address]);
-    let score = Arc::new(Score::default());
-    let begun = Instant::now();
-    let end = begun + Duration::from_secs(SECONDS);
-    let pause = WORK * CLIENTS / WORKERS as u32 / 5;
-    let customers: Vec<_> = (0..CLIENTS).map(|_| customer(&sidecar, pause, end, &score)).collect();
-    customers.into_iter().for_each(|customer| customer.join().expect("no panic"));
-    let [important, others] = &score.classes;
-    let served = important.served.load(Ordering::Relaxed) + others.served.load(Ordering::Relaxed);
-    // The last answers come a little later.
-    let capacity = (begun.elapsed().as_millis() / WORK.as_millis()) as u64 * WORKERS as u64;
-    eprintln!(
-        "capacity {capacity}, served {served}; important {:.3}, others {:.3}",
-        important.share(),
-        others.share()
-    );
-    // On an idle machine all of it; on one that is busy with other things, threads wake late.
-    assert!(served * 10 > capacity * 4, "{served} served where {capacity} could have been");
-    // The important quarter is 1.25 of the capacity: most of what is served is theirs.
-    assert!(important.share() > 0.25, "{}", important.share());
-    assert!(important.share() > 4.0 * others.share());
-    sidecar.wait_until_empty();
-}
 
 /// What strangers claim is dropped, and nothing about the gate is told them.
 #[test]
@@ -190,7 +96,10 @@ fn clients_that_leave_free_their_slots() {
     let gone = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&gone);
     let upstream = Upstream::raw(move |mut client| {
-        client.head().unwrap();
+        // A client may be gone before anything was sent for it.
+        if client.head().is_err() {
+            return;
+        }
         assert!(client.head().is_err(), "nothing more is sent");
         count.fetch_add(1, Ordering::SeqCst);
     });
