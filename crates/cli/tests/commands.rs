@@ -62,8 +62,13 @@ attempts = 0
 [proxy]
 port = 80
 ";
-const WRONG_FIELDS: [&str; 5] =
-    ["gate.slots.count", "gate.queue_limit", "gate.retry_share", "caller.retry.attempts", "proxy"];
+const WRONG_FIELDS: [&str; 5] = [
+    "gate.slots.count",
+    "gate.queue_limit",
+    "gate.retry_share",
+    "caller.retry.attempts",
+    "proxy.port",
+];
 
 #[test]
 fn all_problems_are_told_at_once() {
@@ -119,4 +124,78 @@ fn the_example_and_the_defaults_are_valid_and_show_the_same() {
 
 fn json(text: &str) -> serde_json::Value {
     serde_json::from_str(text).expect("one JSON object")
+}
+
+#[test]
+fn a_sidecar_that_cannot_start_says_why() {
+    let (code, _, err) = tidegate(&["proxy", "--listen", "127.0.0.1:0"], "");
+    assert_eq!(code, 2);
+    assert!(err.contains("--upstream"), "{err}");
+    let (code, _, err) = tidegate(&["proxy", "--upstream", "https://a"], "");
+    assert_eq!(code, 2);
+    assert!(err.contains("TLS"), "{err}");
+    let wrong = "[proxy]\ntrust = 'all'\nidle_timeout = '0s'\n[gate]\nqueue_limit = 0\n";
+    let (code, _, err) = tidegate(&["proxy", "--upstream", "http://a", "--config", "-"], wrong);
+    assert_eq!(code, 2);
+    for field in ["proxy.trust", "proxy.idle_timeout", "gate.queue_limit"] {
+        assert!(err.contains(&format!("{field} = ")), "{field} is missing from:\n{err}");
+    }
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("bound").to_string();
+    let args = ["proxy", "--upstream", "http://a", "--listen", &address, "--admin", "127.0.0.1:0"];
+    let (code, _, err) = tidegate(&args, "");
+    assert_eq!(code, 1);
+    assert!(err.contains(&address), "{err}");
+}
+
+/// Starts, reloads on SIGHUP, keeps the old configuration when the new one is wrong, ends on SIGTERM.
+#[cfg(unix)]
+#[test]
+fn a_sidecar_hears_signals() {
+    use std::io::{BufRead, BufReader};
+
+    let path = std::env::temp_dir().join(format!("tidegate-{}.toml", std::process::id()));
+    let write = |text: &str| std::fs::write(&path, text).expect("a temporary file");
+    write("[gate]\nqueue_limit = 7\n");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["proxy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--config"])
+        .arg(&path)
+        .args(["--upstream", "http://127.0.0.1:9", "--observe"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary was built");
+    let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+    let mut until = |part: &str| {
+        let line = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains(part)));
+        line.expect("the line comes before the end").expect("text")
+    };
+    let pid = child.id().to_string();
+    let send = |signal: &str| {
+        assert!(Command::new("kill").args([signal, &pid]).status().expect("kill").success());
+    };
+    let listening = until("listening on");
+    let admin = listening.rsplit("http://").next().expect("the admin address").to_owned();
+    assert!(until("objective").contains("observes"));
+    // Its handlers are there when the admin port answers, as one thread does both.
+    let config = |wanted: &str| {
+        let mut stream = std::net::TcpStream::connect(&admin).expect("it listens");
+        stream.write_all(b"GET /config HTTP/1.0\r\n\r\n").expect("it reads");
+        let text = std::io::read_to_string(stream).expect("it answers");
+        assert!(text.contains(wanted), "{wanted} is missing from:\n{text}");
+        assert!(text.contains("observe = true"), "flags go before the file:\n{text}");
+    };
+    config("queue_limit = 7");
+    write("[gate]\nqueue_limit = 0\n");
+    send("-HUP");
+    assert!(until("the old configuration stays").contains("is not valid"));
+    config("queue_limit = 7");
+    write("[gate]\nqueue_limit = 9\n");
+    send("-HUP");
+    until("is in force");
+    config("queue_limit = 9");
+    send("-TERM");
+    until("ending");
+    until("ended");
+    assert!(child.wait().expect("it ends").success());
+    std::fs::remove_file(&path).expect("it was there");
 }

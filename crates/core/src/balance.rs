@@ -82,9 +82,14 @@ impl Load {
     /// How loaded the endpoint is, for comparison with others: expected time to clear what is
     /// outstanding there, stretched by its reported utilization.
     pub fn score(&self, now: Instant) -> f64 {
+        self.pressure(now) * self.latency.get().unwrap_or(UNKNOWN_LATENCY)
+    }
+
+    /// The same without latency: requests outstanding and refused lately, stretched by utilization.
+    /// Compares endpoints of which one has never answered.
+    pub fn pressure(&self, now: Instant) -> f64 {
         let waiting = f64::from(self.in_flight) + self.penalty_left(now) + 1.0;
-        let busy = 1.0 + f64::from(self.utilization.unwrap_or(0.0));
-        waiting * self.latency.get().unwrap_or(UNKNOWN_LATENCY) * busy
+        waiting * (1.0 + f64::from(self.utilization.unwrap_or(0.0)))
     }
 
     fn penalty_left(&self, now: Instant) -> f64 {

@@ -4,14 +4,15 @@ use std::path::PathBuf;
 
 use serde_json::json;
 use tidegate_core::config::Problem;
+use tidegate_proxy::File;
 
-use super::file::{self, File};
+use super::file;
 use super::{Error, Format, print};
 
 /// Check a configuration file and tell everything that is wrong with it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Check {
-    /// TOML with the blocks `[gate]` and `[caller]`; `-` reads stdin.
+    /// TOML with the blocks `[proxy]`, `[gate]` and `[caller]`; `-` reads stdin.
     file: PathBuf,
     /// How to answer.
     #[arg(long, value_enum, default_value_t)]

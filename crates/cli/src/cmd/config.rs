@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use tidegate_proxy::File;
 
-use super::file::{self, File};
+use super::file;
 use super::{Error, print};
 
 /// Print configurations.
@@ -20,7 +21,7 @@ enum Which {
     Example,
     /// The configuration a file amounts to, every parameter in full; without a file, the defaults.
     Show {
-        /// TOML with the blocks `[gate]` and `[caller]`; `-` reads stdin.
+        /// TOML with the blocks `[proxy]`, `[gate]` and `[caller]`; `-` reads stdin.
         file: Option<PathBuf>,
     },
 }

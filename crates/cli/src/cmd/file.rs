@@ -1,39 +1,10 @@
-//! Configuration files: a `[gate]` and a `[caller]` block, each as the core defines it.
+//! Reading files that users name. Their format is `tidegate_proxy::File`.
 
 use std::io::Read;
 use std::path::Path;
 use std::{fs, io};
 
-use serde::{Deserialize, Serialize};
-use tidegate_core::caller::CallerConfig;
-use tidegate_core::config::{self, ConfigError, Problems};
-use tidegate_core::gate::GateConfig;
-
 use super::Error;
-
-/// A whole file. What it leaves out has its default.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct File {
-    pub(crate) gate: GateConfig,
-    pub(crate) caller: CallerConfig,
-}
-
-impl File {
-    pub(crate) fn parse(text: &str) -> Result<Self, ConfigError> {
-        config::read(text, Self::validate)
-    }
-
-    fn validate(&self, problems: &mut Problems) {
-        problems.within("gate", |problems| self.gate.validate(problems));
-        problems.within("caller", |problems| self.caller.validate(problems));
-    }
-
-    /// Every parameter in full.
-    pub(crate) fn to_toml(&self) -> String {
-        config::print(self)
-    }
-}
 
 /// The path that stands for stdin.
 const STDIN: &str = "-";

@@ -3,6 +3,7 @@
 mod check;
 mod config;
 mod file;
+mod proxy;
 
 use std::fmt;
 use std::io::{self, Write};
@@ -17,6 +18,8 @@ pub(crate) enum Command {
     Check(check::Check),
     /// Print configurations.
     Config(config::Config),
+    /// Run the sidecar: a gate before an HTTP service.
+    Proxy(Box<proxy::Proxy>),
 }
 
 impl Command {
@@ -24,6 +27,7 @@ impl Command {
         match self {
             Self::Check(check) => check.run(),
             Self::Config(config) => config.run(),
+            Self::Proxy(proxy) => proxy.run(),
         }
     }
 }
@@ -47,6 +51,15 @@ pub(crate) enum Error {
     Told,
     /// Something else went wrong: exit code 1.
     Failed(String),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Input(message) | Self::Failed(message) => f.write_str(message),
+            Self::Told => Ok(()),
+        }
+    }
 }
 
 impl Error {

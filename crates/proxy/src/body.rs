@@ -1,0 +1,223 @@
+//! [`ProxyBody`]: an upstream's answer, which keeps its slot and its connection to the last byte,
+//! or a short text of our own.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use tidegate_core::{Cost, Instant, Outcome, Span};
+use tidegate_driver::{Slot, Ticket};
+
+use crate::upstream::Call;
+use crate::worker::Worker;
+
+/// The body of every response.
+#[derive(Debug)]
+pub(crate) enum ProxyBody {
+    /// From the upstream.
+    Answer {
+        body: Incoming,
+        /// None once the last byte has passed.
+        held: Option<Held>,
+    },
+    /// Our own words.
+    Text(Option<Bytes>),
+}
+
+impl ProxyBody {
+    /// An answer whose end gives back what it holds; at once if there is nothing to send.
+    pub(crate) fn answer(body: Incoming, held: Held) -> Self {
+        let mut held = Some(held);
+        if is_done(&body) {
+            held.take().into_iter().for_each(Held::end);
+        }
+        Self::Answer { body, held }
+    }
+
+    pub(crate) fn text(text: impl Into<Bytes>) -> Self {
+        Self::Text(Some(text.into()).filter(|text: &Bytes| !text.is_empty()))
+    }
+
+    pub(crate) fn empty() -> Self {
+        Self::Text(None)
+    }
+}
+
+/// Whether nothing is left to produce. Servers stop polling a body once its announced length is
+/// written, so waiting for the final `None` would take a complete answer for one given up.
+fn is_done(body: &Incoming) -> bool {
+    body.is_end_stream() || body.size_hint().exact() == Some(0)
+}
+
+impl Body for ProxyBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let (body, held) = match self.get_mut() {
+            Self::Answer { body, held } => (body, held),
+            Self::Text(text) => return Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
+        };
+        let frame = Pin::new(&mut *body).poll_frame(cx);
+        match &frame {
+            Poll::Pending => held.iter_mut().for_each(Held::go_on),
+            Poll::Ready(Some(Ok(_))) if !is_done(body) => held.iter_mut().for_each(Held::go_on),
+            Poll::Ready(Some(Err(_))) => held.take().into_iter().for_each(Held::broken),
+            Poll::Ready(Some(Ok(_)) | None) => held.take().into_iter().for_each(Held::end),
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Answer { body, .. } => body.is_end_stream(),
+            Self::Text(text) => text.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Answer { body, .. } => body.size_hint(),
+            Self::Text(text) => SizeHint::with_exact(text.as_ref().map_or(0, Bytes::len) as u64),
+        }
+    }
+}
+
+/// What a request holds while its answer passes. Dropped before the end, because the client has
+/// gone, it is cancelled: slot and connection are given up.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) worker: Arc<Worker>,
+    pub(crate) place: Place,
+    pub(crate) call: Call,
+    /// When the head of the answer came.
+    pub(crate) head: Instant,
+    pub(crate) outcome: Outcome,
+    /// Whether the answer is a refusal of the upstream's own.
+    pub(crate) refused: bool,
+}
+
+impl Held {
+    /// The last byte has passed.
+    pub(crate) fn end(self) {
+        let now = self.worker.gate.now();
+        self.place.finish(now, self.outcome);
+        self.call.answered(now, self.head, self.refused);
+    }
+
+    /// The upstream broke off within the body.
+    fn broken(self) {
+        self.place.finish(self.worker.gate.now(), Outcome::Fail);
+        // The call is dropped, and with it the connection.
+    }
+
+    /// The body does not come in one piece: from now on it may turn out to be a stream.
+    fn go_on(&mut self) {
+        if let Place::Own(entry) = &mut self.place {
+            let entry = std::mem::replace(entry, Entry::Outside);
+            let shared = Arc::new(Mutex::new(Some((entry, self.outcome))));
+            self.worker.streams.watch(self.worker.gate.now(), &shared);
+            self.place = Place::Shared(shared);
+        }
+    }
+}
+
+/// Where a request's entry is.
+#[derive(Debug)]
+pub(crate) enum Place {
+    /// With its answer: most answers come in one piece.
+    Own(Entry),
+    /// [`Streams`] may take it.
+    Shared(Arc<Watched>),
+}
+
+/// An entry and how it will end; none once it has.
+type Watched = Mutex<Option<(Entry, Outcome)>>;
+
+impl Place {
+    fn finish(self, now: Instant, outcome: Outcome) {
+        match self {
+            Self::Own(entry) => entry.finish(now, outcome),
+            Self::Shared(shared) => {
+                let taken = lock(&shared).take();
+                taken.into_iter().for_each(|(entry, _)| entry.finish(now, outcome));
+            }
+        }
+    }
+}
+
+/// Answers of one thread that go on. One that lasts is a stream, or has a slow reader: it gives its
+/// slot back, as it says nothing about how many requests the service can take at once.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    /// Since when, the oldest first. Those that have ended are still here, for `stream_after`.
+    going_on: Mutex<VecDeque<(Instant, Weak<Watched>)>>,
+}
+
+impl Streams {
+    fn watch(&self, now: Instant, shared: &Arc<Watched>) {
+        lock(&self.going_on).push_back((now, Arc::downgrade(shared)));
+    }
+
+    /// Ends in the gate what has gone on for longer than `after`.
+    pub(crate) fn sweep(&self, now: Instant, after: Span) {
+        loop {
+            let mut going_on = lock(&self.going_on);
+            if going_on.front().is_none_or(|(since, _)| now.since(*since) < after) {
+                return;
+            }
+            let oldest = going_on.pop_front();
+            drop(going_on);
+            let shared = oldest.and_then(|(_, shared)| shared.upgrade());
+            let taken = shared.and_then(|shared| lock(&shared).take());
+            taken.into_iter().for_each(|(entry, outcome)| entry.finish(now, outcome));
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A request's place in the gate.
+#[derive(Debug)]
+pub(crate) enum Entry {
+    /// It has a slot.
+    Slot(Slot),
+    /// The gate is only watched: the request was sent without waiting for its slot.
+    Watched {
+        /// Its place in the queue it did not wait in.
+        ticket: Ticket,
+        /// When it was sent.
+        sent: Instant,
+    },
+    /// The gate was not asked, or would have refused it and is only watched.
+    Outside,
+}
+
+impl Entry {
+    /// The request has ended.
+    pub(crate) fn finish(self, now: Instant, outcome: Outcome) {
+        match self {
+            Self::Slot(slot) if outcome == Outcome::Serve => slot.serve(),
+            Self::Slot(slot) => slot.fail(),
+            Self::Watched { ticket, sent } => {
+                // Had it still been waiting, its end says nothing: the ticket is dropped.
+                let ticket = std::pin::pin!(ticket);
+                let told = ticket.poll(&mut Context::from_waker(Waker::noop()));
+                if let Poll::Ready(Ok(slot)) = told {
+                    slot.finish(outcome, Cost::from(now.since(sent)));
+                }
+            }
+            Self::Outside => {}
+        }
+    }
+}

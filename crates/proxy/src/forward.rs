@@ -1,0 +1,226 @@
+//! The way of one request: into the gate, to an upstream, and back.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Request, Response, StatusCode, Version};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use tidegate_core::{Context, Instant, Outcome, Rejection};
+use tidegate_http::wire::{self, Refusal};
+
+use crate::body::{Entry, Held, Place, ProxyBody};
+use crate::config::{self, Trust};
+use crate::headers;
+use crate::upstream::{Call, Failure, Upload};
+use crate::worker::{Settings, Worker};
+
+type Answer = Response<ProxyBody>;
+
+/// What there is to know of a request before the gate is asked.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    context: Context,
+    /// Whether it came with a context that was taken, so that its sender understands feedback.
+    listens: bool,
+    grpc: bool,
+}
+
+/// Answers a request: never an error, always a response.
+pub(crate) async fn serve(
+    worker: Arc<Worker>,
+    peer: IpAddr,
+    request: Request<Incoming>,
+) -> Result<Answer, Infallible> {
+    let settings = worker.settings();
+    let now = worker.gate.now();
+    let asked = ask(&worker, &settings, &request, peer, now);
+    if settings.ranks.is_exempt(request.uri().path()) {
+        return Ok(forward(&worker, &settings, peer, request, &asked, Entry::Outside).await);
+    }
+    let entry = match enter(&worker, &settings, now, &asked.context).await {
+        Ok(entry) => entry,
+        Err(rejection) => return Ok(refuse(&worker, &settings, &rejection, &asked)),
+    };
+    let mut answer = forward(&worker, &settings, peer, request, &asked, entry).await;
+    if asked.listens {
+        tell(&worker, &mut answer, &asked.context, None);
+    }
+    Ok(answer)
+}
+
+/// Reads what the request says, as far as the client's word is taken. A timeout always is: it only
+/// says when the client stops waiting.
+fn ask(
+    worker: &Worker,
+    settings: &Settings,
+    request: &Request<Incoming>,
+    peer: IpAddr,
+    now: Instant,
+) -> Asked {
+    let headers = request.headers();
+    let trusted = settings.trust == Trust::Inside;
+    let told = if trusted { wire::context_of(headers, now, &worker.names) } else { None };
+    let listens = matches!(told, Some(Ok(_)));
+    let mut context = match told {
+        Some(Ok(context)) => context,
+        told => {
+            worker.counters.malformed.add(u64::from(told.is_some()));
+            Context { rank: settings.ranks.rank(request, peer), ..Context::default() }
+        }
+    };
+    if trusted {
+        context.attempt = context.attempt.max(wire::attempt_of(headers).unwrap_or(0));
+    }
+    if let Some(patience) = wire::timeout_of(headers) {
+        context.deadline = context.deadline.min(now + patience);
+    }
+    Asked { context, listens, grpc: wire::is_grpc(headers) }
+}
+
+/// Waits for a slot. Where the gate is only watched, nothing waits and nothing is refused.
+async fn enter(
+    worker: &Worker,
+    settings: &Settings,
+    now: Instant,
+    context: &Context,
+) -> Result<Entry, Rejection> {
+    match (worker.gate.arrive_at(now, context), settings.observe) {
+        (Ok(ticket), false) => ticket.await.map(Entry::Slot),
+        (Err(rejection), false) => Err(rejection),
+        (Ok(ticket), true) => Ok(Entry::Watched { ticket, sent: now }),
+        (Err(_), true) => Ok(Entry::Outside),
+    }
+}
+
+/// From the slot to the head of the answer; the body follows by itself.
+async fn forward(
+    worker: &Arc<Worker>,
+    settings: &Settings,
+    peer: IpAddr,
+    mut request: Request<Incoming>,
+    asked: &Asked,
+    entry: Entry,
+) -> Answer {
+    let context = &asked.context;
+    let now = worker.gate.now();
+    let version = settings.upstreams.version();
+    // HTTP/2 has other means for that, and no service speaks them without TLS.
+    let upgrade = version == config::Version::One && headers::wants_upgrade(&request);
+    let client = upgrade.then(|| hyper::upgrade::on(&mut request));
+    if !headers::prepare_request(&mut request, peer, upgrade)
+        || version == config::Version::Two && !headers::move_to_http2(&mut request)
+    {
+        // The request says nothing about the service's load: the entry is dropped.
+        return plain(StatusCode::BAD_REQUEST, "the request names no host\n");
+    }
+    // The rank it has here is the one it keeps: calls that the service makes for it can pass it on.
+    let passed_on = wire::write_context(&context.inherit(), now, &worker.names);
+    request.headers_mut().insert(wire::CONTEXT, passed_on);
+    let limit =
+        (context.deadline != Instant::FAR).then(|| Duration::from(context.deadline.since(now)));
+    match settings.upstreams.send(now, request.map(Upload::new), limit).await {
+        Ok((response, call)) => match client {
+            Some(client) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+                tunnel(worker, client, response, call, entry)
+            }
+            _ => answer(worker, response, call, entry),
+        },
+        Err(failure) => {
+            entry.finish(worker.gate.now(), Outcome::Fail);
+            fail(worker, &failure)
+        }
+    }
+}
+
+fn answer(worker: &Arc<Worker>, response: Response<Incoming>, call: Call, entry: Entry) -> Answer {
+    let status = response.status();
+    let (mut parts, body) = response.into_parts();
+    headers::remove_hop_by_hop(&mut parts.headers);
+    // The version is that of one connection too: HTTP/1.0 behind us must not close ours.
+    parts.version = Version::HTTP_11;
+    // What an upstream's own gate says is for us, not for our clients.
+    parts.headers.remove(wire::FEEDBACK);
+    let held = Held {
+        worker: Arc::clone(worker),
+        place: Place::Own(entry),
+        call,
+        head: worker.gate.now(),
+        outcome: if status.is_server_error() { Outcome::Fail } else { Outcome::Serve },
+        refused: status == StatusCode::BAD_GATEWAY
+            || wire::refusal_of(status, &parts.headers).is_some(),
+    };
+    Response::from_parts(parts, ProxyBody::answer(body, held))
+}
+
+/// Joins both sides of a connection that has changed its protocol. The slot is free from here on:
+/// a connection kept for hours says nothing about how many requests the service can take.
+fn tunnel(
+    worker: &Arc<Worker>,
+    client: hyper::upgrade::OnUpgrade,
+    mut response: Response<Incoming>,
+    call: Call,
+    entry: Entry,
+) -> Answer {
+    let upstream = hyper::upgrade::on(&mut response);
+    entry.finish(worker.gate.now(), Outcome::Serve);
+    let worker = Arc::clone(worker);
+    tokio::spawn(async move {
+        let _call = call;
+        let _open = worker.counters.tunnels.hold();
+        if let (Ok(client), Ok(upstream)) = (client.await, upstream.await) {
+            let (mut client, mut upstream) = (TokioIo::new(client), TokioIo::new(upstream));
+            // Either side may break off at any time, and the other then learns of it.
+            let _ = tokio::io::copy_bidirectional(&mut client, &mut upstream).await;
+        }
+    });
+    let (parts, _) = response.into_parts();
+    Response::from_parts(parts, ProxyBody::empty())
+}
+
+/// Our own 502 or 504.
+fn fail(worker: &Worker, failure: &Failure) -> Answer {
+    let (status, counter) = match failure {
+        Failure::Connect(_) => (StatusCode::BAD_GATEWAY, &worker.counters.connect_failures),
+        Failure::Broken(_) => (StatusCode::BAD_GATEWAY, &worker.counters.broken),
+        Failure::Late => (StatusCode::GATEWAY_TIMEOUT, &worker.counters.late),
+    };
+    counter.add(1);
+    plain(status, format!("{failure}\n"))
+}
+
+/// A refusal is a response, given before anything of the body was read.
+fn refuse(worker: &Worker, settings: &Settings, rejection: &Rejection, asked: &Asked) -> Answer {
+    let context = &asked.context;
+    // Who learns ranks could look for a name that has a good one, so strangers do not.
+    let rank = (settings.trust == Trust::Inside).then_some((context.rank, None));
+    let jitter = worker.counters.jitter();
+    let refusal = Refusal { rejection, rank, grpc: asked.grpc, jitter };
+    let (status, headers, body) = refusal.response();
+    let mut answer = Response::new(ProxyBody::text(body));
+    *answer.status_mut() = status;
+    *answer.headers_mut() = headers;
+    if asked.listens {
+        tell(worker, &mut answer, context, Some(rejection));
+    }
+    answer
+}
+
+/// Feedback goes to callers that sent a context, and to nobody else.
+fn tell(worker: &Worker, answer: &mut Answer, context: &Context, rejection: Option<&Rejection>) {
+    let feedback = worker.gate.feedback(context.caller, context.workflow);
+    if let Some(value) = wire::write_feedback(&feedback, rejection) {
+        answer.headers_mut().insert(wire::FEEDBACK, value);
+    }
+}
+
+fn plain(status: StatusCode, text: impl Into<bytes::Bytes>) -> Answer {
+    let mut answer = Response::new(ProxyBody::text(text));
+    *answer.status_mut() = status;
+    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
+    answer.headers_mut().insert(CONTENT_TYPE, kind);
+    answer
+}

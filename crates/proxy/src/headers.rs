@@ -1,0 +1,209 @@
+//! Headers on their way through: what is meant for one connection stays there.
+
+use std::fmt::Write;
+use std::net::IpAddr;
+
+use http::header::{CONNECTION, HOST, TE, TRANSFER_ENCODING, UPGRADE};
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// Makes a client's request one to an HTTP/1.1 upstream. False if it cannot be: it names no host.
+pub(crate) fn prepare_request<B>(request: &mut Request<B>, peer: IpAddr, upgrade: bool) -> bool {
+    let takes_trailers = has_token(request.headers(), &TE, "trailers");
+    let protocol = if upgrade { request.headers_mut().remove(UPGRADE) } else { None };
+    remove_hop_by_hop(request.headers_mut());
+    let headers = request.headers_mut();
+    if takes_trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+    if let Some(protocol) = protocol {
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, protocol);
+    }
+    append_peer(headers, peer);
+    // HTTP/2 has the host in the URI; so has a request written for a forward proxy, whose Host
+    // field is then to be replaced (RFC 9112, 3.2.2).
+    let authority = request.uri().authority().map(host_value);
+    match authority {
+        Some(Some(host)) => drop(request.headers_mut().insert(HOST, host)),
+        Some(None) => return false,
+        None if request.headers().contains_key(HOST) => {}
+        // HTTP/1.0 has no host, and HTTP/1.1 without one is wrong.
+        None if request.version() < Version::HTTP_11 => {
+            request.headers_mut().insert(HOST, HeaderValue::from_static(""));
+        }
+        None => return false,
+    }
+    if request.uri().scheme().is_some() || request.uri().authority().is_some() {
+        let path = request.uri().path_and_query().cloned();
+        *request.uri_mut() = Uri::from(path.unwrap_or_else(|| PathAndQuery::from_static("/")));
+    }
+    *request.version_mut() = Version::HTTP_11;
+    true
+}
+
+/// Makes a request prepared for HTTP/1.1 one of HTTP/2. False if its host cannot be one.
+pub(crate) fn move_to_http2<B>(request: &mut Request<B>) -> bool {
+    let host = request.headers_mut().remove(HOST);
+    let authority = host.as_ref().and_then(|host| Authority::try_from(host.as_bytes()).ok());
+    let path = request.uri().path_and_query().cloned();
+    let uri = authority.and_then(|authority| {
+        let path = path.unwrap_or_else(|| PathAndQuery::from_static("/"));
+        Uri::builder().scheme(Scheme::HTTP).authority(authority).path_and_query(path).build().ok()
+    });
+    let Some(uri) = uri else { return false };
+    *request.uri_mut() = uri;
+    *request.version_mut() = Version::HTTP_2;
+    // Chunks are HTTP/1.1's; frames need none.
+    request.headers_mut().remove(TRANSFER_ENCODING);
+    true
+}
+
+/// Whether a request asks for another protocol on its connection. Tunnels of forward proxies
+/// (CONNECT) are not ours.
+pub(crate) fn wants_upgrade<B>(request: &Request<B>) -> bool {
+    request.version() == Version::HTTP_11
+        && request.method() != Method::CONNECT
+        && request.headers().contains_key(UPGRADE)
+        && has_token(request.headers(), &CONNECTION, "upgrade")
+}
+
+/// Removes what is meant for one connection (RFC 9110, 7.6.1). Transfer-Encoding stays: the body
+/// is passed on as it is framed, and hyper has checked it.
+pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    // Nearly all traffic has none of these, and one look-up each tells.
+    if headers.contains_key(CONNECTION) {
+        let named: Vec<HeaderName> = headers
+            .get_all(CONNECTION)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .filter_map(|token| token.trim().parse().ok())
+            .filter(|name| !is_framing(name))
+            .collect();
+        for name in named {
+            headers.remove(name);
+        }
+        headers.remove(CONNECTION);
+    }
+    for name in [KEEP_ALIVE, PROXY_CONNECTION, TE, UPGRADE] {
+        headers.remove(name);
+    }
+}
+
+/// Fields that a client must not be able to take away by naming them in Connection.
+fn is_framing(name: &HeaderName) -> bool {
+    [http::header::CONTENT_LENGTH, TRANSFER_ENCODING, HOST].contains(name)
+}
+
+fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
+    headers
+        .get_all(name)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|word| word.trim().eq_ignore_ascii_case(token))
+}
+
+fn host_value(authority: &Authority) -> Option<HeaderValue> {
+    // Without user and password, which a Host field never has.
+    let host = authority.as_str().rsplit('@').next()?;
+    HeaderValue::from_str(host).ok()
+}
+
+/// Appends the client's address to those of the proxies before us.
+fn append_peer(headers: &mut HeaderMap, peer: IpAddr) {
+    let mut list = String::with_capacity(64);
+    for value in headers.get_all(FORWARDED_FOR) {
+        if let Ok(value) = value.to_str() {
+            list.push_str(value);
+            list.push_str(", ");
+        }
+    }
+    let _ = write!(list, "{peer}");
+    if let Ok(list) = HeaderValue::try_from(list) {
+        headers.insert(FORWARDED_FOR, list);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 1, 2, 3));
+
+    fn request(version: Version, uri: &str, headers: &[(&str, &str)]) -> Request<()> {
+        let mut request = Request::builder().version(version).uri(uri);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(()).expect("well formed")
+    }
+
+    fn get<'a>(request: &'a Request<()>, name: &str) -> Option<&'a str> {
+        request.headers().get(name).map(|value| value.to_str().expect("text"))
+    }
+
+    #[test]
+    fn what_is_meant_for_one_connection_stays_there() {
+        let mut request = request(
+            Version::HTTP_11,
+            "/a?b",
+            &[
+                ("host", "shop"),
+                ("connection", "close, X-Private, content-length"),
+                ("keep-alive", "timeout=5"),
+                ("x-private", "1"),
+                ("te", "gzip, trailers"),
+                ("upgrade", "h2c"),
+                ("content-length", "3"),
+                ("x-forwarded-for", "1.1.1.1"),
+                ("x-forwarded-for", "2.2.2.2"),
+                ("cookie", "kept"),
+            ],
+        );
+        assert!(prepare_request(&mut request, PEER, false));
+        let names = ["host", "te", "content-length", "x-forwarded-for", "cookie"];
+        assert_eq!(request.headers().len(), names.len(), "{request:?}");
+        let values = names.map(|name| get(&request, name));
+        let list = "1.1.1.1, 2.2.2.2, 10.1.2.3";
+        assert_eq!(values.map(Option::unwrap), ["shop", "trailers", "3", list, "kept"]);
+    }
+
+    #[test]
+    fn an_upgrade_keeps_its_protocol() {
+        let headers = [("host", "a"), ("connection", "keep-alive, Upgrade"), ("upgrade", "ws")];
+        let mut request = request(Version::HTTP_11, "/", &headers);
+        assert!(wants_upgrade(&request));
+        assert!(prepare_request(&mut request, PEER, true));
+        assert_eq!(get(&request, "connection"), Some("upgrade"));
+        assert_eq!(get(&request, "upgrade"), Some("ws"));
+    }
+
+    #[test]
+    fn the_host_comes_from_wherever_the_protocol_has_it() {
+        let mut h2 = request(Version::HTTP_2, "http://shop:81/a?b", &[]);
+        assert!(prepare_request(&mut h2, PEER, false));
+        assert_eq!((get(&h2, "host"), h2.uri().to_string()), (Some("shop:81"), "/a?b".to_owned()));
+        assert_eq!(h2.version(), Version::HTTP_11);
+        let mut absolute = request(Version::HTTP_11, "http://shop", &[("host", "other")]);
+        assert!(prepare_request(&mut absolute, PEER, false));
+        assert_eq!((get(&absolute, "host"), absolute.uri().path()), (Some("shop"), "/"));
+        assert!(prepare_request(&mut request(Version::HTTP_10, "/", &[]), PEER, false));
+        assert!(!prepare_request(&mut request(Version::HTTP_11, "/", &[]), PEER, false));
+    }
+
+    #[test]
+    fn a_request_of_one_version_becomes_one_of_the_other() {
+        let headers = [("host", "shop:81"), ("transfer-encoding", "chunked"), ("a", "b")];
+        let mut moved = request(Version::HTTP_11, "/x?y", &headers);
+        assert!(move_to_http2(&mut moved));
+        assert_eq!((moved.version(), moved.headers().len()), (Version::HTTP_2, 1));
+        assert_eq!(moved.uri().to_string(), "http://shop:81/x?y");
+        assert!(!move_to_http2(&mut request(Version::HTTP_11, "/", &[("host", "")])));
+    }
+}

@@ -1,0 +1,37 @@
+//! The sidecar: a gate before any HTTP service, in any language.
+//!
+//! ```text
+//!              one per core: accept, parse, wait for a slot, forward
+//!  clients ──► worker ──────────► upstream ──► pool of connections ──► service
+//!                │  ▲
+//!          arrive│  │slot, refusal          control: wake-ups, events, admin, signals
+//!                ▼  │                          │
+//!              the gate, one per process ◄─────┘
+//! ```
+//!
+//! Each core has a thread with a runtime of its own, its own listening socket (`SO_REUSEPORT`) and
+//! its own connections to the upstreams, so that a request never changes threads. They share the
+//! gate, whose lock is held for a fraction of a microsecond. One more thread keeps the gate's
+//! timer, counts its events and answers the admin port, also while all cores are busy.
+//!
+//! Read in this order: [`config`], `server` (threads, start and end), `worker` (connections),
+//! `forward` (the way of one request), `entry` (ranks), `upstream` (choice and pool), `body` (slots to
+//! the last byte), `watch` (events into numbers), `admin`.
+
+#![allow(clippy::disallowed_methods, reason = "a driver reads the clock for the core")]
+
+mod admin;
+mod body;
+pub mod config;
+mod entry;
+mod forward;
+mod headers;
+mod metrics;
+mod report;
+mod server;
+mod upstream;
+mod watch;
+mod worker;
+
+pub use config::{Address, File, ProxyConfig, Rule, Trust, Version};
+pub use server::{Handle, Server, Source, StartError};

@@ -1,0 +1,232 @@
+//! Numbers about what happened: counted from the gate's events and by the workers.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tidegate_core::event::Event;
+use tidegate_core::{Criticality, Outcome, Rank, Reason, Span};
+
+/// How many bands there are.
+pub(crate) const BANDS: usize = Criticality::ALL.len();
+/// How many reasons there are.
+pub(crate) const REASONS: usize = Reason::ALL.len();
+
+/// Everything the gate's events add up to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Metrics {
+    /// Requests let into the queue, by band.
+    pub(crate) admitted: [u64; BANDS],
+    /// Requests turned away, at arrival or later, by band and reason.
+    pub(crate) refused: [[u64; REASONS]; BANDS],
+    /// The same while the gate is only watched: they were served all the same.
+    pub(crate) would_refuse: [[u64; REASONS]; BANDS],
+    /// Requests that ended, by band and [`Outcome`].
+    pub(crate) finished: [[u64; OUTCOMES.len()]; BANDS],
+    /// From arrival to the last byte, of requests served.
+    pub(crate) latency: Histogram,
+    /// From arrival to the slot, of requests that got one.
+    pub(crate) sojourn: Histogram,
+    /// Events lost because they were not counted in time.
+    pub(crate) lost: u64,
+}
+
+/// How requests end, and what that is called.
+pub(crate) const OUTCOMES: [(Outcome, &str); 3] =
+    [(Outcome::Serve, "served"), (Outcome::Fail, "failed"), (Outcome::Cancel, "cancelled")];
+
+impl Metrics {
+    /// Counts one event; `observe` says that nothing is enforced.
+    pub(crate) fn count(&mut self, event: &Event, observe: bool) {
+        match event {
+            Event::Admit { rank, .. } => self.admitted[band(*rank)] += 1,
+            Event::Refuse { rank, rejection, .. } => {
+                let table = if observe { &mut self.would_refuse } else { &mut self.refused };
+                table[band(*rank)][rejection.reason as usize] += 1;
+            }
+            Event::Start { sojourn, .. } => self.sojourn.add(*sojourn),
+            Event::Finish { rank, outcome, latency, .. } => {
+                let place = OUTCOMES.iter().position(|(known, _)| known == outcome);
+                self.finished[band(*rank)][place.expect("all outcomes are listed")] += 1;
+                if *outcome == Outcome::Serve {
+                    self.latency.add(*latency);
+                }
+            }
+            Event::Window { .. }
+            | Event::Pool { .. }
+            | Event::Cursors { .. }
+            | Event::Slots { .. }
+            | Event::Retry { .. }
+            | Event::Ignore(_) => {}
+        }
+    }
+
+    /// Requests served, all bands together.
+    pub(crate) fn served(&self) -> u64 {
+        self.finished.iter().map(|by_outcome| by_outcome[0]).sum()
+    }
+
+    /// Refusals by band, enforced or not.
+    pub(crate) fn refusals(&self) -> [u64; BANDS] {
+        std::array::from_fn(|band| self.refused[band].iter().chain(&self.would_refuse[band]).sum())
+    }
+}
+
+fn band(rank: Rank) -> usize {
+    rank.criticality().index()
+}
+
+/// Times in fixed classes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Histogram {
+    /// How many fell into each class and, last, beyond all.
+    classes: [u64; BOUNDS.len() + 1],
+    sum: f64,
+}
+
+/// Upper bounds of the classes in microseconds: 1, 2, 5 per decade from 100 µs to 10 s.
+pub(crate) const BOUNDS: [u64; 16] = [
+    100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000,
+    1_000_000, 2_000_000, 5_000_000, 10_000_000,
+];
+
+impl Histogram {
+    pub(crate) fn add(&mut self, span: Span) {
+        let class = BOUNDS.partition_point(|bound| Span::from_micros(*bound) < span);
+        self.classes[class] += 1;
+        self.sum += span.as_secs_f64();
+    }
+
+    /// How many were at most as long as each bound.
+    pub(crate) fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> {
+        let mut sum = 0;
+        BOUNDS.iter().zip(self.classes).map(move |(bound, count)| {
+            sum += count;
+            (*bound, sum)
+        })
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.classes.iter().sum()
+    }
+
+    /// Sum of all times in seconds.
+    pub(crate) fn sum(&self) -> f64 {
+        self.sum
+    }
+}
+
+/// What happens outside the gate. Nothing here changes once per request, so one set serves all
+/// threads.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    /// Client connections accepted.
+    pub(crate) accepted: Counter,
+    /// Accepts that failed.
+    pub(crate) accept_failures: Counter,
+    /// Client connections open.
+    pub(crate) connections: Gauge,
+    /// Connections that have changed their protocol, such as WebSockets.
+    pub(crate) tunnels: Gauge,
+    /// Requests for which no upstream could be connected to.
+    pub(crate) connect_failures: Counter,
+    /// Requests whose upstream broke off before the head of its answer.
+    pub(crate) broken: Counter,
+    /// Requests whose upstream did not begin its answer in time.
+    pub(crate) late: Counter,
+    /// Contexts that could not be read.
+    pub(crate) malformed: Counter,
+    /// Reloads of the configuration that took effect.
+    pub(crate) reloads: Counter,
+    /// Reloads that were refused because the file was wrong.
+    pub(crate) bad_reloads: Counter,
+    jitters: Counter,
+}
+
+impl Counters {
+    /// Another number from 0 to 1 every time: multiples of the golden ratio, which spread more evenly
+    /// than chance.
+    pub(crate) fn jitter(&self) -> f64 {
+        let n = self.jitters.0.fetch_add(1, Ordering::Relaxed);
+        (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// A number that grows.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// How many of something there are.
+#[derive(Debug, Default)]
+pub(crate) struct Gauge(AtomicU64);
+
+impl Gauge {
+    /// One more, until the guard is dropped.
+    pub(crate) fn hold(&self) -> impl Drop {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Holding(self)
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+struct Holding<'a>(&'a Gauge);
+
+impl Drop for Holding<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::context::Workflow;
+    use tidegate_core::{Advice, Rejection};
+
+    use super::*;
+
+    #[test]
+    fn a_time_at_its_bound_is_within() {
+        let mut histogram = Histogram::default();
+        for micros in [100, 101, 50_000, 20_000_000] {
+            histogram.add(Span::from_micros(micros));
+        }
+        let at_most =
+            |wanted| histogram.cumulative().find(|(bound, _)| *bound == wanted).unwrap().1;
+        assert_eq!((at_most(100), at_most(200), at_most(50_000)), (1, 2, 3));
+        assert_eq!((at_most(10_000_000), histogram.count()), (3, 4));
+        assert!((histogram.sum() - 20.050_201).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_is_only_watched_is_counted_apart() {
+        let mut metrics = Metrics::default();
+        let rejection = Rejection::new(Reason::Rank, 1.0, 0.0, Advice::Never);
+        let event = Event::Refuse { rank: Rank::new(40, 0), workflow: Workflow::NONE, rejection };
+        metrics.count(&event, true);
+        metrics.count(&event, false);
+        metrics.count(&event, false);
+        let place = (Criticality::SheddablePlus.index(), Reason::Rank as usize);
+        assert_eq!(metrics.would_refuse[place.0][place.1], 1);
+        assert_eq!(metrics.refused[place.0][place.1], 2);
+        assert_eq!(metrics.refusals(), [0, 0, 3, 0]);
+    }
+
+    /// Reasons are told apart by their number.
+    #[test]
+    fn reasons_are_numbered_in_their_order() {
+        for (number, reason) in Reason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, number);
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! The numbers as text: Prometheus for machines that collect, JSON for whoever looks.
+
+use std::fmt::Write;
+
+use serde_json::{Map, Value, json};
+use tidegate_core::{Criticality, Gate, Instant, Reason, Span};
+
+use crate::metrics::{Counters, Histogram, Metrics, OUTCOMES, REASONS};
+
+/// One moment of a sidecar.
+#[derive(Debug)]
+pub(crate) struct Snapshot<'a> {
+    pub(crate) metrics: Metrics,
+    pub(crate) counters: &'a Counters,
+    pub(crate) level: Level,
+    pub(crate) observe: bool,
+    pub(crate) draining: bool,
+}
+
+/// How full the gate is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Level {
+    pub(crate) slots: u32,
+    pub(crate) running: u32,
+    pub(crate) waiting: usize,
+    pub(crate) delay: Span,
+    pub(crate) predicted_wait: Span,
+}
+
+impl Level {
+    pub(crate) fn of(gate: &Gate, now: Instant) -> Self {
+        Self {
+            slots: gate.slots(),
+            running: gate.running(),
+            waiting: gate.waiting(),
+            delay: gate.delay(now),
+            predicted_wait: gate.backlog().predicted_wait(),
+        }
+    }
+}
+
+impl Snapshot<'_> {
+    /// The Prometheus text format, version 0.0.4.
+    pub(crate) fn prometheus(&self) -> String {
+        let Self { metrics, counters, level, .. } = self;
+        let mut page = Page::default();
+        page.head("tidegate_admitted_total", "counter", "Requests let into the queue.");
+        for band in Criticality::ALL {
+            page.line(&[("band", band.name())], metrics.admitted[band.index()]);
+        }
+        let help = "Requests turned away, at arrival or while they waited.";
+        page.refusals("tidegate_refused_total", help, &metrics.refused);
+        let help = "Requests served although the gate would have turned them away (observe).";
+        page.refusals("tidegate_would_refuse_total", help, &metrics.would_refuse);
+        page.head("tidegate_finished_total", "counter", "Requests that ended with a slot.");
+        for band in Criticality::ALL {
+            for ((_, name), count) in OUTCOMES.iter().zip(metrics.finished[band.index()]) {
+                page.line(&[("band", band.name()), ("outcome", name)], count);
+            }
+        }
+        let help = "From arrival to the last byte, of requests served.";
+        page.histogram("tidegate_request_seconds", help, &metrics.latency);
+        let help = "From arrival to the slot, of requests that got one.";
+        page.histogram("tidegate_queue_seconds", help, &metrics.sojourn);
+        page.gauge("tidegate_slots", "Requests that may be forwarded at once.", level.slots);
+        page.gauge("tidegate_running", "Requests that have a slot.", level.running);
+        page.gauge("tidegate_waiting", "Requests that wait for a slot.", level.waiting);
+        let help = "The delay that policies act on.";
+        page.gauge("tidegate_delay_seconds", help, level.delay.as_secs_f64());
+        let help = "Wait predicted for a request that arrives now.";
+        page.gauge("tidegate_predicted_wait_seconds", help, level.predicted_wait.as_secs_f64());
+        let help = "1 if nothing is enforced.";
+        page.gauge("tidegate_observe", help, u8::from(self.observe));
+        let help = "1 if the process is about to end.";
+        page.gauge("tidegate_draining", help, u8::from(self.draining));
+        let help = "Client connections open.";
+        page.gauge("tidegate_connections", help, counters.connections.get());
+        let help = "Connections that have changed their protocol.";
+        page.gauge("tidegate_tunnels", help, counters.tunnels.get());
+        for (name, help, count) in plain_counters(counters, metrics) {
+            page.head(&format!("tidegate_{name}_total"), "counter", help);
+            page.line(&[], count);
+        }
+        let help = "Requests that got no answer from an upstream.";
+        page.head("tidegate_upstream_failures_total", "counter", help);
+        for (kind, count) in upstream_failures(counters) {
+            page.line(&[("kind", kind)], count);
+        }
+        page.text
+    }
+
+    /// The same as JSON.
+    pub(crate) fn json(&self) -> Value {
+        let Self { metrics, counters, level, .. } = self;
+        let by_band = |of: &dyn Fn(usize) -> Value| -> Value {
+            Criticality::ALL
+                .iter()
+                .map(|band| (band.name().to_owned(), of(band.index())))
+                .collect::<Map<_, _>>()
+                .into()
+        };
+        let finished = |band: usize| -> Value {
+            let counts = OUTCOMES.iter().zip(metrics.finished[band]);
+            counts
+                .map(|((_, name), n)| ((*name).to_owned(), n.into()))
+                .collect::<Map<_, _>>()
+                .into()
+        };
+        let failures: Map<String, Value> = upstream_failures(counters)
+            .into_iter()
+            .map(|(kind, count)| (kind.to_owned(), count.into()))
+            .collect();
+        let mut state = json!({
+            "slots": level.slots,
+            "running": level.running,
+            "waiting": level.waiting,
+            "delay_seconds": level.delay.as_secs_f64(),
+            "predicted_wait_seconds": level.predicted_wait.as_secs_f64(),
+            "observe": self.observe,
+            "draining": self.draining,
+            "admitted": by_band(&|band| metrics.admitted[band].into()),
+            "refused": by_band(&|band| reasons(&metrics.refused[band])),
+            "would_refuse": by_band(&|band| reasons(&metrics.would_refuse[band])),
+            "finished": by_band(&finished),
+            "request_seconds": histogram(&metrics.latency),
+            "queue_seconds": histogram(&metrics.sojourn),
+            "connections": counters.connections.get(),
+            "tunnels": counters.tunnels.get(),
+            "upstream_failures": failures,
+        });
+        for (name, _, count) in plain_counters(counters, metrics) {
+            state[name] = count.into();
+        }
+        state
+    }
+}
+
+fn plain_counters(
+    counters: &Counters,
+    metrics: &Metrics,
+) -> [(&'static str, &'static str, u64); 6] {
+    [
+        ("connections_accepted", "Client connections accepted.", counters.accepted.get()),
+        ("accept_failures", "Accepts that failed.", counters.accept_failures.get()),
+        ("malformed_contexts", "Contexts that could not be read.", counters.malformed.get()),
+        ("reloads", "Reloads that took effect.", counters.reloads.get()),
+        ("bad_reloads", "Reloads refused because the file was wrong.", counters.bad_reloads.get()),
+        ("events_lost", "Events that were not counted.", metrics.lost),
+    ]
+}
+
+fn upstream_failures(counters: &Counters) -> [(&'static str, u64); 3] {
+    [
+        ("connect", counters.connect_failures.get()),
+        ("broken", counters.broken.get()),
+        ("late", counters.late.get()),
+    ]
+}
+
+/// Reasons that occurred.
+fn reasons(counts: &[u64; REASONS]) -> Value {
+    Reason::ALL
+        .iter()
+        .zip(counts)
+        .filter(|(_, count)| **count > 0)
+        .map(|(reason, count)| (reason.token().to_owned(), (*count).into()))
+        .collect::<Map<_, _>>()
+        .into()
+}
+
+fn histogram(histogram: &Histogram) -> Value {
+    json!({ "count": histogram.count(), "sum": histogram.sum() })
+}
+
+/// A page of metrics.
+#[derive(Debug, Default)]
+struct Page {
+    text: String,
+    /// The metric that lines are for.
+    name: String,
+}
+
+impl Page {
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        name.clone_into(&mut self.name);
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    /// Labels here are words of ours, which need no escapes.
+    fn line(&mut self, labels: &[(&str, &str)], value: impl std::fmt::Display) {
+        self.sample("", labels, value);
+    }
+
+    fn sample(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
+        self.text.push_str(&self.name);
+        self.text.push_str(suffix);
+        for (n, (label, word)) in labels.iter().enumerate() {
+            let _ = write!(self.text, "{}{label}=\"{word}\"", if n == 0 { '{' } else { ',' });
+        }
+        let end = if labels.is_empty() { "" } else { "}" };
+        let _ = writeln!(self.text, "{end} {value}");
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: impl std::fmt::Display) {
+        self.head(name, "gauge", help);
+        self.line(&[], value);
+    }
+
+    /// Band and reason, reasons that occurred.
+    fn refusals(&mut self, name: &str, help: &str, table: &[[u64; REASONS]]) {
+        self.head(name, "counter", help);
+        for (band, counts) in Criticality::ALL.iter().zip(table) {
+            for (reason, count) in Reason::ALL.iter().zip(counts).filter(|(_, count)| **count > 0) {
+                self.line(&[("band", band.name()), ("reason", reason.token())], count);
+            }
+        }
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
+        self.head(name, "histogram", help);
+        for (bound, count) in histogram.cumulative() {
+            let bound = (bound as f64 / 1e6).to_string();
+            self.sample("_bucket", &[("le", &bound)], count);
+        }
+        self.sample("_bucket", &[("le", "+Inf")], histogram.count());
+        self.sample("_sum", &[], histogram.sum());
+        self.sample("_count", &[], histogram.count());
+    }
+}

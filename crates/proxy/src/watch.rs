@@ -1,0 +1,176 @@
+//! Looks at the gate at regular times: counts its events, and says when overload begins and ends.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tidegate_core::{Criticality, Instant, Span};
+use tidegate_driver::SharedGate;
+
+use crate::metrics::{BANDS, Metrics};
+
+/// Time without a refusal after which an overload is over. Shorter tells one overload as several.
+const CALM: Span = Span::from_secs(3);
+
+/// The gate's numbers, for whoever asks.
+#[derive(Clone, Debug)]
+pub(crate) struct Watch {
+    gate: SharedGate,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    metrics: Metrics,
+    observe: bool,
+    overload: Overload,
+}
+
+impl Watch {
+    pub(crate) fn new(gate: SharedGate, observe: bool) -> Self {
+        gate.input(|gate, _| gate.events().keep(true));
+        let state = State { observe, ..State::default() };
+        Self { gate, state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Counts what has happened since the last time. Returns a line for the log, if there is
+    /// something to say.
+    pub(crate) fn collect(&self) -> Option<Line> {
+        let mut state = self.lock();
+        // Under this lock, so that whoever reads the numbers finds all that was drained.
+        let (events, lost) = self.gate.input(|gate, _| {
+            let events = gate.events();
+            (events.drain().map(|(_, event)| event).collect::<Vec<_>>(), events.lost())
+        });
+        let State { metrics, observe, overload } = &mut *state;
+        events.iter().for_each(|event| metrics.count(event, *observe));
+        metrics.lost = lost;
+        overload.look(self.gate.now(), metrics)
+    }
+
+    /// The numbers up to this moment, and a line for the log, if there is something to say.
+    pub(crate) fn metrics(&self) -> (Metrics, Option<Line>) {
+        let line = self.collect();
+        (self.lock().metrics.clone(), line)
+    }
+
+    /// Refusals from now on are enforced, or not.
+    pub(crate) fn set_observe(&self, observe: bool) -> Option<Line> {
+        let line = self.collect();
+        self.lock().observe = observe;
+        line
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One overload after another.
+#[derive(Debug, Default)]
+struct Overload {
+    /// Numbers at the last look.
+    refused: [u64; BANDS],
+    now: Option<Episode>,
+}
+
+/// An overload that lasts.
+#[derive(Clone, Copy, Debug)]
+struct Episode {
+    began: Instant,
+    /// The last look that found a refusal.
+    last: Instant,
+    /// Numbers when it began.
+    served: u64,
+    refused: [u64; BANDS],
+}
+
+impl Overload {
+    fn look(&mut self, now: Instant, metrics: &Metrics) -> Option<Line> {
+        let refused = metrics.refusals();
+        let before = std::mem::replace(&mut self.refused, refused);
+        match &mut self.now {
+            None if refused != before => {
+                let served = metrics.served();
+                self.now = Some(Episode { began: now, last: now, served, refused: before });
+                Some(Line::Begins)
+            }
+            Some(episode) if refused != before => {
+                episode.last = now;
+                None
+            }
+            Some(episode) if now.since(episode.last) >= CALM => {
+                let line = Line::Ends {
+                    lasted: episode.last.since(episode.began),
+                    served: metrics.served() - episode.served,
+                    refused: std::array::from_fn(|band| refused[band] - episode.refused[band]),
+                };
+                self.now = None;
+                Some(line)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A line for the log: one when overload begins and one when it ends, never one per request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Line {
+    /// Something was refused, for the first time in a while.
+    Begins,
+    /// Nothing has been refused for a while.
+    Ends {
+        /// From the first refusal to the last.
+        lasted: Span,
+        /// Requests served since it began.
+        served: u64,
+        /// Requests refused, by band.
+        refused: [u64; BANDS],
+    },
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Begins => f.write_str("overload begins: the least important are refused"),
+            Self::Ends { lasted, served, refused } => {
+                write!(f, "overload has ended after {:.1} s: ", lasted.as_secs_f64())?;
+                write!(f, "{served} served, {} refused", refused.iter().sum::<u64>())?;
+                for (band, refused) in Criticality::ALL.iter().zip(refused) {
+                    if *refused > 0 {
+                        write!(f, ", {refused} {}", band.name())?;
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_overload_is_told_twice_however_many_are_refused() {
+        let mut overload = Overload::default();
+        let mut metrics = Metrics::default();
+        let mut look = |tenths: u64, refused: u64, served: u64| {
+            metrics.refused[3][0] += refused;
+            metrics.finished[1][0] += served;
+            overload.look(Instant::ZERO + Span::from_millis(100 * tenths), &metrics)
+        };
+        assert_eq!(look(0, 0, 5), None);
+        assert_eq!(look(1, 7, 5), Some(Line::Begins));
+        assert_eq!(look(2, 7, 5), None);
+        assert_eq!(look(3, 0, 5), None);
+        assert_eq!(look(21, 1, 5), None);
+        assert_eq!(look(50, 0, 0), None);
+        let ends = look(51, 0, 0).expect("three seconds without a refusal");
+        let (lasted, served) = (Span::from_secs(2), 15);
+        assert_eq!(ends, Line::Ends { lasted, served, refused: [0, 0, 0, 15] });
+        let text = "overload has ended after 2.0 s: 15 served, 15 refused, 15 sheddable";
+        assert_eq!(ends.to_string(), text);
+        assert_eq!(look(60, 0, 0), None);
+        assert_eq!(look(61, 1, 0), Some(Line::Begins));
+    }
+}
