@@ -3,6 +3,8 @@
 mod check;
 mod config;
 mod file;
+mod progress;
+mod sim;
 
 use std::fmt;
 use std::io::{self, Write};
@@ -17,6 +19,8 @@ pub(crate) enum Command {
     Check(check::Check),
     /// Print configurations.
     Config(config::Config),
+    /// Simulate a plan: what would these policies do to my services?
+    Sim(sim::Sim),
 }
 
 impl Command {
@@ -24,6 +28,7 @@ impl Command {
         match self {
             Self::Check(check) => check.run(),
             Self::Config(config) => config.run(),
+            Self::Sim(sim) => sim.run(),
         }
     }
 }
