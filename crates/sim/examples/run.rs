@@ -46,7 +46,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Args, String> {
             "--set" => options.sets.push(value()?),
             "--series" => options.series = Some(value()?.parse().map_err(|e| format!("{e}"))?),
             "--threads" => {
-                options.threads = value()?.parse().map_err(|_| "--threads: not a number")?
+                options.threads = value()?.parse().map_err(|_| "--threads: not a number")?;
             }
             "--format" => parsed.format = Some(value()?.parse()?),
             "--json" => parsed.format = Some(Format::Json),

@@ -254,10 +254,10 @@ impl Client {
                 }
             }
         }
-        if let Some(at) = self.caller.next_wakeup().map(|at| at.max(shared.now())) {
-            if self.alarm.set(at) {
-                shared.engine.at(at, Event::Client { client: self.spec.index });
-            }
+        if let Some(at) = self.caller.next_wakeup().map(|at| at.max(shared.now()))
+            && self.alarm.set(at)
+        {
+            shared.engine.at(at, Event::Client { client: self.spec.index });
         }
     }
 

@@ -144,8 +144,11 @@ impl Network {
     pub(crate) fn cut(&mut self, clients: u32, nodes: Range<u32>, cut: bool) {
         if cut {
             self.cuts.push((clients, nodes));
-        } else {
-            self.cuts.retain(|entry| *entry != (clients, nodes.clone()));
+        } else if let Some(place) =
+            self.cuts.iter().position(|entry| *entry == (clients, nodes.clone()))
+        {
+            // Two equal cuts may overlap: one of them ends.
+            self.cuts.remove(place);
         }
     }
 

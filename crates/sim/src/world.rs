@@ -90,6 +90,8 @@ struct World<'a> {
     workload: Workload,
     /// Requests submitted and not ended.
     in_system: u32,
+    /// Which faults of the network are on.
+    active: Vec<bool>,
     shared: Shared,
 }
 
@@ -131,6 +133,7 @@ impl<'a> World<'a> {
             owners,
             workload: Workload::new(scenario.workload.clone(), time, scenario.callers, seed),
             in_system: 0,
+            active: vec![false; scenario.faults.len()],
             shared: Shared {
                 engine: Engine::new(),
                 messages: Messages::default(),
@@ -280,23 +283,18 @@ impl<'a> World<'a> {
             Some(replica) => first + replica..first + replica + 1,
             None => first..first + self.scenario.topology.services[fault.service].replicas,
         };
-        let shared = &mut self.shared;
         match fault.kind {
-            FaultKind::Loss(share) => {
-                let usual = self.scenario.network.loss;
-                shared.network.spec().loss = if begins { share } else { usual };
-            }
-            FaultKind::Jitter(most) => {
-                let usual = self.scenario.network.jitter;
-                shared.network.spec().jitter = if begins { most } else { usual };
+            FaultKind::Loss(_) | FaultKind::Jitter(_) => {
+                self.active[place] = begins;
+                *self.shared.network.spec() = self.network_now();
             }
             FaultKind::Partition(share) => {
                 let clients = (f64::from(self.scenario.callers) * share).round() as u32;
-                shared.network.cut(clients, nodes, begins);
+                self.shared.network.cut(clients, nodes, begins);
             }
             kind => {
                 for node in nodes {
-                    let target = &mut self.nodes[node as usize];
+                    let (shared, target) = (&mut self.shared, &mut self.nodes[node as usize]);
                     if begins {
                         target.suffer(shared, kind, fault.at + fault.lasts);
                         continue;
@@ -308,6 +306,19 @@ impl<'a> World<'a> {
                 }
             }
         }
+    }
+
+    /// The network as all active faults together make it.
+    fn network_now(&self) -> NetworkSpec {
+        let mut network = self.scenario.network;
+        for (fault, _) in self.scenario.faults.iter().zip(&self.active).filter(|(_, on)| **on) {
+            match fault.kind {
+                FaultKind::Loss(share) => network.loss = network.loss.max(share),
+                FaultKind::Jitter(most) => network.jitter = network.jitter.max(most),
+                _ => {}
+            }
+        }
+        network
     }
 
     /// Nothing is lost and nothing comes from nowhere: what was offered was answered, refused,

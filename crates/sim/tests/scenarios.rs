@@ -196,6 +196,19 @@ fn a_crash_in_the_middle_of_a_graph_is_survived() {
     }
 }
 
+/// Two crashes of the same node that overlap are one long one.
+#[test]
+fn overlapping_faults_add_up() {
+    let crash = |at: u32, lasts: u32| format!("{{kind=\"crash\",at=\"{at}ms\",for=\"{lasts}ms\"}}");
+    let both = run(SINGLE, &[&format!("faults=[{},{}]", crash(250, 50), crash(200, 75))]);
+    let long = run(SINGLE, &[&format!("faults=[{}]", crash(200, 100))]);
+    assert_eq!(both.goodput_rps, long.goodput_rps);
+    let slow = "{kind=\"slow\",factor=2.0,at=\"100ms\",for=\"300ms\"}";
+    let twice = run(SINGLE, &["load=0.1", &format!("faults=[{slow},{slow}]")]);
+    let fourfold = run(SINGLE, &["load=0.1", &format!("faults=[{}]", slow.replace("2.0", "4.0"))]);
+    assert_eq!(twice.mean_us, fourfold.mean_us);
+}
+
 #[test]
 fn closed_loops_bursts_and_steps() {
     // Little's law: 100 callers, 1 ms of service, 0.1 ms of network, 3.9 ms of thinking.

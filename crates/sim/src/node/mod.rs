@@ -478,10 +478,10 @@ impl Node {
     }
 
     fn arm(&mut self, shared: &mut Shared) {
-        if let Some(at) = self.gate.next_wakeup().map(|at| at.max(shared.now())) {
-            if self.alarm.set(at) {
-                shared.engine.at(at, Event::Gate { node: self.index });
-            }
+        if let Some(at) = self.gate.next_wakeup().map(|at| at.max(shared.now()))
+            && self.alarm.set(at)
+        {
+            shared.engine.at(at, Event::Gate { node: self.index });
         }
     }
 }

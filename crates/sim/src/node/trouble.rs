@@ -8,9 +8,10 @@ use crate::fault::FaultKind;
 use crate::measure::Fact;
 use crate::shared::{Event, Shared};
 
-/// What is wrong with a node now.
+/// What is wrong with a node now. Faults may overlap: the sum of those that are on decides.
 #[derive(Debug)]
 pub(super) struct Trouble {
+    active: Vec<FaultKind>,
     /// How many times longer everything takes than it should.
     slowness: f64,
     /// Nothing goes on before this.
@@ -28,6 +29,7 @@ pub(super) struct Trouble {
 impl Trouble {
     pub(super) fn none(cores: u16) -> Self {
         Self {
+            active: Vec::new(),
             slowness: 1.0,
             paused_until: Instant::ZERO,
             life: 0,
@@ -73,6 +75,25 @@ impl Trouble {
         parks
     }
 
+    /// Works out what all active faults together do.
+    fn add_up(&mut self, cores: u16) {
+        (self.slowness, self.online, self.mute, self.down) = (1.0, cores, 0.0, false);
+        for kind in &self.active {
+            match *kind {
+                FaultKind::Slow(factor) => self.slowness *= factor,
+                FaultKind::Crash => self.down = true,
+                FaultKind::Cores(left) => {
+                    self.online = self.online.min(u16::try_from(left).unwrap_or(u16::MAX));
+                }
+                FaultKind::LoseFeedback(share) => self.mute = self.mute.max(share),
+                FaultKind::Pause
+                | FaultKind::Partition(_)
+                | FaultKind::Loss(_)
+                | FaultKind::Jitter(_) => {}
+            }
+        }
+    }
+
     pub(super) fn loses_feedback(&self, shared: &mut Shared) -> bool {
         shared.network.chance(self.mute)
     }
@@ -91,32 +112,31 @@ impl Node {
 
     /// A fault of this node begins.
     pub(crate) fn suffer(&mut self, shared: &mut Shared, kind: FaultKind, until: Instant) {
-        match kind {
-            FaultKind::Slow(factor) => self.trouble.slowness = factor,
-            FaultKind::Pause => self.trouble.paused_until = until,
-            FaultKind::Crash => self.crash(shared),
-            FaultKind::Cores(cores) => {
-                self.trouble.online = u16::try_from(cores).unwrap_or(u16::MAX);
-                let idle = std::mem::take(&mut self.idle);
-                self.idle = idle.into_iter().filter(|core| !self.trouble.parks(*core)).collect();
-            }
-            FaultKind::LoseFeedback(share) => self.trouble.mute = share,
-            FaultKind::Partition(_) | FaultKind::Loss(_) | FaultKind::Jitter(_) => {}
+        let was_down = self.trouble.down;
+        self.trouble.active.push(kind);
+        self.trouble.add_up(self.cores.len() as u16);
+        if kind == FaultKind::Pause {
+            self.trouble.paused_until = self.trouble.paused_until.max(until);
         }
+        if self.trouble.down && !was_down {
+            return self.crash(shared);
+        }
+        let idle = std::mem::take(&mut self.idle);
+        self.idle = idle.into_iter().filter(|core| !self.trouble.parks(*core)).collect();
     }
 
     /// It ends. After a crash, `process` is what starts anew.
     pub(crate) fn recover(&mut self, shared: &mut Shared, kind: FaultKind, process: Process) {
-        match kind {
-            FaultKind::Slow(_) => self.trouble.slowness = 1.0,
-            FaultKind::Pause => {}
-            FaultKind::Crash => self.restart(shared, process),
-            FaultKind::Cores(_) => {
-                self.trouble.online = self.cores.len() as u16;
-                self.idle.append(&mut self.trouble.parked);
-            }
-            FaultKind::LoseFeedback(_) => self.trouble.mute = 0.0,
-            FaultKind::Partition(_) | FaultKind::Loss(_) | FaultKind::Jitter(_) => {}
+        let was_down = self.trouble.down;
+        let active = &mut self.trouble.active;
+        if let Some(place) = active.iter().position(|active| *active == kind) {
+            active.remove(place);
+        }
+        self.trouble.add_up(self.cores.len() as u16);
+        match (was_down, self.trouble.down) {
+            (true, true) => return,
+            (true, false) => self.restart(shared, process),
+            (false, _) => self.idle.append(&mut self.trouble.parked),
         }
         self.use_idle_core(shared);
     }
@@ -124,7 +144,6 @@ impl Node {
     /// Everything inside is lost, and what arrives is lost too.
     fn crash(&mut self, shared: &mut Shared) {
         self.trouble.life += 1;
-        self.trouble.down = true;
         for _ in 0..self.inside {
             shared.count_at(self.service, Fact::Abandoned);
         }
@@ -156,7 +175,6 @@ impl Node {
         }
         (self.gate, self.clients) = (process.gate, process.clients);
         self.first_client = self.clients.first().map_or(0, Client::index);
-        self.trouble.down = false;
         self.stage_delay = Span::ZERO;
         self.news = false;
         let cores = 0..self.cores.len() as u16;

@@ -199,7 +199,7 @@ fn axes(table: &Table, problems: &mut Problems) -> Vec<(String, Vec<Value>)> {
             Some(Value::Array(values)) => axes.push((path.to_owned(), values.clone())),
             Some(value) => axes.push((path.to_owned(), vec![value.clone()])),
             None if path == "policy" => {
-                problems.note(path, "is missing: which of [policies] to run")
+                problems.note(path, "is missing: which of [policies] to run");
             }
             None => {}
         }
@@ -240,11 +240,11 @@ fn apply(table: &mut Table, text: &str, problems: &mut Problems) {
         .and_then(|mut table| table.remove("value"))
         .unwrap_or_else(|| Value::String(value.to_owned()));
     // A value that was swept is no longer.
-    if let Some(sweep) = table.get_mut("sweep").and_then(Value::as_table_mut) {
-        if sweep.contains_key(path) {
-            sweep.insert(path.to_owned(), parsed);
-            return;
-        }
+    if let Some(sweep) = table.get_mut("sweep").and_then(Value::as_table_mut)
+        && sweep.contains_key(path)
+    {
+        sweep.insert(path.to_owned(), parsed);
+        return;
     }
     if let Err(reason) = set(table, path, parsed) {
         problems.note("", &format!("--set {text}: {reason}"));
