@@ -137,7 +137,7 @@ fn all_problems_of_a_plan_are_told_and_exit_with_2() {
     let plan = folder.file("wrong.toml", &wrong);
     let (code, out, err) = tidegate(&["sim", &plan, "--set", "load=often"]);
     assert_eq!((code, out.as_str()), (2, ""));
-    for part in ["service.cores", "service.coers", "callers", "load", "line 12"] {
+    for part in ["service.cores", "service.coers", "callers", "load", "line 11"] {
         assert!(err.contains(part), "{part} is missing from:\n{err}");
     }
     for args in [&["sim"][..], &["sim", "no/such.toml"], &["sim", &plan, "--format", "xml"]] {

@@ -2,6 +2,7 @@
 
 mod check;
 mod config;
+mod figure;
 mod file;
 mod progress;
 mod sim;
@@ -19,6 +20,8 @@ pub(crate) enum Command {
     Check(check::Check),
     /// Print configurations.
     Config(config::Config),
+    /// Make the papers' figures with our policies, and check what they claim.
+    Figure(figure::Figure),
     /// Simulate a plan: what would these policies do to my services?
     Sim(sim::Sim),
 }
@@ -28,6 +31,7 @@ impl Command {
         match self {
             Self::Check(check) => check.run(),
             Self::Config(config) => config.run(),
+            Self::Figure(figure) => figure.run(),
             Self::Sim(sim) => sim.run(),
         }
     }

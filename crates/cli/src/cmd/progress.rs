@@ -10,29 +10,27 @@ const WIDTH: usize = 40;
 pub(crate) struct Progress {
     /// Whether anybody looks.
     shown: bool,
-    /// What is being done, and how much of it is: several threads report.
-    state: Mutex<(String, usize)>,
+    label: String,
+    /// How much of the current grid is done, and of how much: several threads report.
+    state: Mutex<(usize, usize)>,
 }
 
 impl Progress {
     pub(crate) fn new(label: &str) -> Self {
-        Self { shown: io::stderr().is_terminal(), state: Mutex::new((label.to_owned(), 0)) }
+        Self { shown: io::stderr().is_terminal(), label: label.to_owned(), state: Mutex::default() }
     }
 
-    /// `done` of `all` steps are done. Reports that overtook each other do not turn it back.
+    /// `done` of `all` steps are done. Reports that overtook each other do not turn it back, until
+    /// the next grid begins.
     pub(crate) fn tell(&self, done: usize, all: usize) {
         if !self.shown {
             return;
         }
         let mut state = self.state.lock().expect("nobody panics while drawing");
-        state.1 = state.1.max(done);
-        draw(&bar(&state.0, state.1, all));
-    }
-
-    /// Something else is being done from now on.
-    pub(crate) fn rename(&self, label: &str) {
-        let mut state = self.state.lock().expect("nobody panics while drawing");
-        *state = (label.to_owned(), 0);
+        let (before, before_all) = *state;
+        let same = all == before_all && before < all;
+        *state = (if same { done.max(before) } else { done }, all);
+        draw(&bar(&self.label, state.0, all));
     }
 }
 
