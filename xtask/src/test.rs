@@ -12,7 +12,7 @@ const NEEDS: &[Need] = &[];
 /// Runs every step; stops at the first that fails.
 pub(crate) fn test(install: bool) -> Result {
     // A step that finds its tool missing does its work in another way, or is skipped; the summary
-    // names every such case. Quick checks of figures belong at the end of this list.
+    // names every such case.
     let steps: &[(&str, Step)] = &[
         ("format", format),
         ("tidy", || tidy::tidy().map(|()| Done::Ran)),
@@ -22,6 +22,7 @@ pub(crate) fn test(install: bool) -> Result {
         ("doc tests", || cargo_step(&["test", "-q", "--workspace", "--doc"])),
         ("documentation", documentation),
         ("examples", || cargo_step(&["build", "-q", "--workspace", "--examples"])),
+        ("figures", figures),
     ];
     let start = Instant::now();
     let mut report = Vec::new();
@@ -74,6 +75,12 @@ fn tests() -> Result<Done> {
     }
     cargo_step(&["test", "-q", "--workspace", "--all-targets"])?;
     Ok(Done::RanBut("cargo-nextest is not installed: run by cargo test, one binary at a time"))
+}
+
+/// The papers' figures, short: every claim must hold.
+fn figures() -> Result<Done> {
+    let build = ["run", "-q", "-p", "tidegate-cli", "--", "figure", "all", "--quick"];
+    run(&mut cargo(&build)).map(|()| Done::Ran)
 }
 
 fn documentation() -> Result<Done> {

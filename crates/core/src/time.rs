@@ -115,8 +115,8 @@ impl Span {
 
     /// Scaled by `factor`, rounded to the nearest nanosecond; negative or NaN gives zero.
     pub fn scale(self, factor: f64) -> Self {
-        // `as` saturates and maps NaN to zero, which is the rounding we want at both ends.
-        Self((self.0 as f64 * factor).round() as u64)
+        // `as` saturates and maps NaN to zero, which is what we want at both ends.
+        Self((self.0 as f64 * factor + 0.5) as u64)
     }
 
     /// `self − other`, or zero.

@@ -174,7 +174,8 @@ impl Shared {
     fn with_lock<R>(&self, work: impl FnOnce(&mut State, &mut Wakers) -> R) -> R {
         let mut wakers = Wakers::default();
         let result = work(&mut lock(&self.state), &mut wakers);
-        wakers.wake();
+        // The lock is free again; now they are woken.
+        drop(wakers);
         result
     }
 

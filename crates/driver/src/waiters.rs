@@ -94,10 +94,9 @@ impl Waiters {
     }
 }
 
-/// Wakers collected under the lock and woken after it. The common case, one finish that starts one
-/// request, does not allocate.
+/// Wakers collected under the lock and woken when this is dropped, after it: also when a panic ends
+/// the step. The common case, one finish that starts one request, does not allocate.
 #[derive(Debug, Default)]
-#[must_use]
 pub(crate) struct Wakers {
     first: Option<Waker>,
     more: Vec<Waker>,
@@ -110,8 +109,10 @@ impl Wakers {
             Some(_) => self.more.push(waker),
         }
     }
+}
 
-    pub(crate) fn wake(self) {
-        self.first.into_iter().chain(self.more).for_each(Waker::wake);
+impl Drop for Wakers {
+    fn drop(&mut self) {
+        self.first.take().into_iter().chain(self.more.drain(..)).for_each(Waker::wake);
     }
 }

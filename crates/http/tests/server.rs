@@ -15,12 +15,14 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::{BodyExt, Empty, Full};
+use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
+use tidegate_core::event::Event;
 use tidegate_core::gate::{Gate, GateConfig};
 use tidegate_core::slots::SlotsConfig;
-use tidegate_core::{Context as RequestContext, Instant, Span};
+use tidegate_core::{Context as RequestContext, Instant, Outcome, Span};
 use tidegate_driver::{SharedGate, context};
 use tidegate_http::GateLayer;
 use tokio::net::{TcpListener, TcpStream};
@@ -114,9 +116,19 @@ impl http_body::Body for Channel {
     }
 }
 
-/// Serves `app` behind its gate from a task of the current runtime.
+/// Serves `app` behind its gate.
 async fn serve(app: &App, h2: bool) -> SocketAddr {
-    let service = GateLayer::new(app.gate.clone()).patience(PATIENCE).layer(app.clone());
+    serve_with(GateLayer::new(app.gate.clone()).patience(PATIENCE).layer(app.clone()), h2).await
+}
+
+/// Serves from a task of the current runtime.
+async fn serve_with<S, B>(service: S, h2: bool) -> SocketAddr
+where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+    S: Clone + Send + 'static,
+    S::Future: Send,
+    B: http_body::Body<Data = Bytes, Error = Infallible> + Send + 'static,
+{
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound");
     tokio::spawn(async move {
@@ -350,6 +362,60 @@ async fn an_arrival_is_decided_in_the_call_and_undone_by_dropping_it() {
     drop(second);
     assert!(is_idle(&app.gate));
     assert!(app.seen.lock().unwrap().is_empty());
+}
+
+/// Answers with a body whose length is known; servers do not poll such a body to its end.
+#[derive(Clone)]
+struct Plain;
+
+impl<B> Service<Request<B>> for Plain {
+    type Response = Response<Full<Bytes>>;
+    type Error = Infallible;
+    type Future = std::future::Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let text = if request.uri().path() == "/empty" { "" } else { "done" };
+        std::future::ready(Ok(Response::new(Full::from(text))))
+    }
+}
+
+/// The ends the gate has heard of since the last call.
+fn outcomes(gate: &SharedGate) -> Vec<Outcome> {
+    gate.input(|gate, _| {
+        let ends = gate.events().drain().filter_map(|(_, event)| match event {
+            Event::Finish { outcome, .. } => Some(outcome),
+            _ => None,
+        });
+        ends.collect()
+    })
+}
+
+#[tokio::test]
+async fn the_gate_hears_how_requests_end() {
+    for h2 in [false, true] {
+        let app = App::new(1, 10);
+        app.gate.input(|gate, _| gate.events().keep(true));
+        let plain = GateLayer::new(app.gate.clone()).layer(Plain);
+        let mut client = Client::connect(serve_with(plain, h2).await, h2).await;
+        assert_eq!(client.get("/").await, Some(StatusCode::OK));
+        assert_eq!(client.get("/empty").await, Some(StatusCode::OK));
+        until(|| is_idle(&app.gate)).await;
+        assert_eq!(outcomes(&app.gate), [Outcome::Serve, Outcome::Serve]);
+
+        let address = serve(&app, h2).await;
+        let mut client = Client::connect(address, h2).await;
+        assert_eq!(client.get("/").await, Some(StatusCode::OK));
+        assert_eq!(client.get("/fail").await, Some(StatusCode::INTERNAL_SERVER_ERROR));
+        let gone = client.send("/wait");
+        until(|| app.gate.running() == 1 && app.seen.lock().unwrap().len() == 3).await;
+        gone.abort();
+        until(|| is_idle(&app.gate)).await;
+        assert_eq!(outcomes(&app.gate), [Outcome::Serve, Outcome::Fail, Outcome::Cancel]);
+    }
 }
 
 /// Fails whenever it is called.

@@ -1,5 +1,5 @@
 //! Runs a plan: `cargo run -p tidegate-sim --example run -- PLAN.toml [--seed N] [--set path=value]…
-//! [--series 20ms] [--threads N] [--format table|json|csv] [--out DIR]`. Without a format, JSON goes
+//! [--series 20ms] [--mean] [--threads N] [--format table|json|csv] [--out DIR]`. Without a format, JSON goes
 //! to standard output and the table to standard error.
 
 use std::path::PathBuf;
@@ -51,6 +51,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Args, String> {
             "--format" => parsed.format = Some(value()?.parse()?),
             "--json" => parsed.format = Some(Format::Json),
             "--table" => parsed.format = Some(Format::Table),
+            "--mean" => options.mean = true,
             "--out" => parsed.out = Some(value()?.into()),
             _ if options.plan.as_os_str().is_empty() => options.plan = arg.into(),
             _ => return Err(format!("{arg}: not understood")),

@@ -36,6 +36,8 @@ pub(crate) struct ClientSpec {
     pub(crate) callee: u32,
     /// The first replica of that service; endpoint n is node `first_node + n`.
     pub(crate) first_node: u32,
+    /// How many there are.
+    pub(crate) endpoints: usize,
     /// An attempt not answered after this has failed.
     pub(crate) timeout: Option<Span>,
 }
@@ -53,7 +55,9 @@ pub(crate) struct Call {
     pub(crate) parent: RequestId,
     /// How long serving it takes.
     service: Span,
-    /// When its last attempt was sent.
+    /// The attempt that is under way, and since when. A reply to an earlier one comes too late: it
+    /// was given up.
+    attempt: Option<u8>,
     sent: Instant,
 }
 
@@ -120,6 +124,7 @@ impl Client {
             workflow: new.context.workflow,
             parent: new.parent,
             service: new.service,
+            attempt: None,
             sent: now,
         };
         self.outstanding += 1;
@@ -151,7 +156,6 @@ impl Client {
         let count = shared.messages.get(message).replies.len();
         for n in 0..count {
             let reply = shared.messages.get(message).replies[n];
-            // A call that timed out hears nothing any more.
             if self.living(&reply).is_some() {
                 let last = if n + 1 == count { feedback.take() } else { None };
                 self.respond(shared, reply.call, reply.answer, last.as_ref());
@@ -177,7 +181,7 @@ impl Client {
     pub(crate) fn time_out(&mut self, shared: &mut Shared, id: RequestId) {
         let Some(call) = self.calls.get(id.index()).copied() else { return };
         let late = self.spec.timeout.is_some_and(|timeout| call.sent + timeout <= shared.now());
-        if call.id == id && late {
+        if call.id == id && call.attempt.is_some() && late {
             self.respond(shared, id, Answer::Done(Outcome::Fail), None);
             self.act(shared, None);
         }
@@ -195,9 +199,19 @@ impl Client {
         self.outstanding
     }
 
+    /// The caller and its driver agree on what is under way.
+    pub(crate) fn assert_agreement(&self) {
+        self.caller.invariants();
+        let under_way: u32 = (0..self.spec.endpoints).map(|n| self.caller.in_flight(n)).sum();
+        let known = self.calls.iter().filter(|call| call.attempt.is_some()).count();
+        assert_eq!(under_way as usize, known, "calls under way");
+    }
+
+    /// The call that `reply` answers, unless that attempt was given up.
     fn living(&self, reply: &Reply) -> Option<&Call> {
         let call = self.calls.get(reply.call.index())?;
-        (call.id == reply.call && reply.life == self.spec.life).then_some(call)
+        let same = call.id == reply.call && call.attempt == Some(reply.attempt);
+        (same && reply.life == self.spec.life).then_some(call)
     }
 
     /// Tells the caller what came of an attempt.
@@ -208,6 +222,7 @@ impl Client {
         answer: Answer,
         feedback: Option<&Feedback>,
     ) {
+        self.calls[id.index()].attempt = None;
         let call = self.calls[id.index()];
         let end = match self.caller.respond(shared.now(), id, answer, feedback) {
             Next::Retry => return,
@@ -231,6 +246,7 @@ impl Client {
                 CallAction::Transmit { id, endpoint, context } => {
                     let life = self.spec.life;
                     let call = &mut self.calls[id.index()];
+                    call.attempt = Some(context.attempt);
                     call.sent = shared.now();
                     let body = Body::Request { call: id, context, service: call.service, life };
                     self.put(shared, endpoint, body);

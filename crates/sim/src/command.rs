@@ -22,6 +22,8 @@ pub struct Options {
     pub sets: Vec<String>,
     /// Length of a step of the series, if one is wanted.
     pub series: Option<Span>,
+    /// Whether the runs of a point with several seeds become one report, their mean.
+    pub mean: bool,
     /// Threads to use; all cores if zero.
     pub threads: usize,
 }
@@ -122,17 +124,19 @@ fn run_text(
     for point in &mut plan.points {
         point.scenario.series = options.series;
     }
-    Ok(run_plan(&plan, options.threads, progress))
+    let reports = run_plan(&plan, options.threads, progress);
+    Ok(if options.mean { report::mean_over_seeds(&reports) } else { reports })
 }
 
-/// Runs all points of a plan on `threads` threads (all cores if zero). The reports come in the
+/// Runs all points of a plan, with each of its seeds, on `threads` threads (all cores if zero). The reports come in the
 /// order of the points and do not depend on the number of threads.
 pub fn run_plan(
     plan: &Plan,
     threads: usize,
     progress: impl Fn(usize, usize) + Sync,
 ) -> Vec<Report> {
-    let count = plan.points.len();
+    let seeds = plan.seeds as usize;
+    let count = plan.points.len() * seeds;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = if threads == 0 { cores } else { threads }.clamp(1, count.max(1));
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -142,8 +146,9 @@ pub fn run_plan(
             scope.spawn(|| {
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(point) = plan.points.get(number) else { break };
-                    let report = run_point(plan, point, plan.seed);
+                    let Some(point) = plan.points.get(number / seeds) else { break };
+                    let seed = plan.seed.wrapping_add((number % seeds) as u64);
+                    let report = run_point(plan, point, seed);
                     reports.lock().expect("no thread panics while it holds this")[number] =
                         Some(report);
                     progress(done.fetch_add(1, Ordering::Relaxed) + 1, count);

@@ -26,6 +26,8 @@ pub enum FaultKind {
     Pause,
     /// The process is gone with all that was inside; at the end an empty one starts.
     Crash,
+    /// The cache is emptied.
+    ColdCache,
     /// So many cores are left.
     Cores(u32),
     /// A share of the responses loses its feedback.

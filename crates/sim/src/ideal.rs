@@ -6,6 +6,8 @@
 //! percentile within the SLO. Both grow with the window, so that is the largest window that keeps
 //! the SLO; it is found by halving.
 
+use tidegate_core::Span;
+
 use crate::measure::{Fact, Measure};
 use crate::plan::{Plan, Point};
 use crate::report::Report;
@@ -19,36 +21,52 @@ pub fn run(plan: &Plan, point: &Point, seed: u64) -> Report {
     Report::new(plan, &point, seed, measure)
 }
 
+/// Requests that a trial measures, and half as many to warm up: the 99th percentile is then known to
+/// about a percent.
+const TRIAL: f64 = 200_000.0;
+
 /// The best window and what was measured with it.
 fn best(scenario: &Scenario, seed: u64) -> (u32, Measure) {
-    let measure = |window: u32| {
+    let measure = |scenario: &Scenario, window: u32| {
         let scenario = Scenario { window: Some(window), ..scenario.clone() };
         scenario.simulate(seed).expect("the open policy has no parameters")
     };
     let keeps = |measure: &Measure| measure.latency.quantile(0.99) <= scenario.slo;
+    let trial = shortened(scenario);
     // Within the SLO there is never more inside than what can be served in twice that time.
     let mut high = (scenario.capacity() * scenario.slo.as_secs_f64() * 2.0).ceil().max(2.0) as u32;
-    let most = measure(high);
-    if keeps(&most) {
-        return (high, most);
-    }
-    let (mut low, mut found) = (1, (1, measure(1)));
-    if !keeps(&found.1) {
-        return found;
+    let (mut low, mut found) = (1, (1, 0));
+    if keeps(&measure(&trial, high)) {
+        found.0 = high;
+        low = high;
     }
     // A window within one percent of the best is as good.
     while high - low > 1 + low / 100 {
         let middle = low + (high - low) / 2;
-        let run = measure(middle);
+        let run = measure(&trial, middle);
         if keeps(&run) {
             low = middle;
             // Where the tail is heavy, p99 may stay while goodput falls: keep the better one.
-            if run.window.get(Fact::Good) >= found.1.window.get(Fact::Good) {
-                found = (middle, run);
+            let good = run.window.get(Fact::Good);
+            if good >= found.1 {
+                found = (middle, good);
             }
         } else {
             high = middle;
         }
     }
-    found
+    (found.0, measure(scenario, found.0))
+}
+
+/// The same with fewer requests, if nothing changes over time.
+fn shortened(scenario: &Scenario) -> Scenario {
+    let mut trial = scenario.clone();
+    let Some(rate) = scenario.workload.steady_rate().filter(|_| scenario.faults.is_empty()) else {
+        return trial;
+    };
+    let time_of = |requests: f64| Span::from_nanos((requests / rate * 1e9) as u64);
+    let measured = scenario.duration.saturating_sub(scenario.warmup).min(time_of(TRIAL));
+    trial.warmup = scenario.warmup.min(time_of(TRIAL / 2.0));
+    trial.duration = trial.warmup + measured;
+    trial
 }

@@ -49,6 +49,7 @@ pub(crate) enum Body {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reply {
     pub(crate) call: RequestId,
+    pub(crate) attempt: u8,
     /// How often the calling process had crashed when it made the call: a later life does not
     /// know of it.
     pub(crate) life: u16,

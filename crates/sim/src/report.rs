@@ -204,6 +204,35 @@ impl Report {
         out.end()
     }
 
+    /// Everything that has a mean over several seeds.
+    fn means(&mut self) -> [&mut f64; 22] {
+        let [first, second, third, fourth] = &mut self.success_by_quarter;
+        [
+            &mut self.offered_rps,
+            &mut self.goodput_rps,
+            &mut self.throughput_rps,
+            &mut self.mean_us,
+            &mut self.p50_us,
+            &mut self.p99_us,
+            &mut self.p999_us,
+            &mut self.drop_rate,
+            &mut self.local_reject_rate,
+            &mut self.expired_rate,
+            &mut self.failed_rate,
+            &mut self.reject_delay_us,
+            &mut self.rx_per_request,
+            &mut self.tx_per_request,
+            &mut self.jain_callers,
+            &mut self.utilization,
+            &mut self.wasted,
+            &mut self.duration_s,
+            first,
+            second,
+            third,
+            fourth,
+        ]
+    }
+
     /// All plain numbers: name, value, digits after the point.
     pub fn numbers(&self) -> [(&'static str, f64, usize); 20] {
         [
@@ -229,6 +258,41 @@ impl Report {
             ("goodput_share", ratio(self.goodput_rps, self.capacity_rps), 5),
         ]
     }
+}
+
+/// One report for the runs of each point that follow each other: the mean over their seeds, step by
+/// step for a series. Counts of requests are summed; the parts by workflow and service are those of
+/// the first seed.
+pub fn mean_over_seeds(reports: &[Report]) -> Vec<Report> {
+    let same = |a: &Report, b: &Report| a.policy == b.policy && a.point == b.point;
+    reports.chunk_by(same).map(mean).collect()
+}
+
+fn mean(reports: &[Report]) -> Report {
+    let mut mean = reports[0].clone();
+    let count = reports.len() as f64;
+    for other in &reports[1..] {
+        let mut other = other.clone();
+        mean.requests += other.requests;
+        for (sum, value) in mean.means().into_iter().zip(other.means()) {
+            *sum += *value;
+        }
+        let rows = mean.series.iter_mut().flatten().zip(other.series.iter().flatten());
+        for (sum, row) in rows {
+            sum.offered += row.offered;
+            sum.good += row.good;
+            sum.p99 += row.p99;
+        }
+    }
+    for sum in mean.means() {
+        *sum /= count;
+    }
+    for row in mean.series.iter_mut().flatten() {
+        row.offered = (row.offered as f64 / count).round() as u64;
+        row.good = (row.good as f64 / count).round() as u64;
+        row.p99 = row.p99.scale(1.0 / count);
+    }
+    mean
 }
 
 fn service_json(service: &ServiceReport) -> String {

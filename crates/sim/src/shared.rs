@@ -24,6 +24,8 @@ pub(crate) enum Event {
     Core { node: u32, core: u16, life: u16 },
     /// A gate's wake-up.
     Gate { node: u32 },
+    /// A node's utilization is sampled.
+    Sample { node: u32 },
     /// A caller's wake-up.
     Client { client: u32 },
     /// An attempt may have been under way for too long.

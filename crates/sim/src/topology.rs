@@ -3,7 +3,7 @@
 use tidegate_core::{Span, Workflow};
 
 use crate::dist::Service;
-use crate::node::MessageCost;
+use crate::node::{CacheSpec, MessageCost};
 
 /// All services of a scenario. The number of a service is its place.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,10 +25,14 @@ pub struct ServiceSpec {
     pub cores: u32,
     /// Core time of a request before it makes calls.
     pub time: Service,
+    /// The cache it looks into, if it has one.
+    pub cache: Option<CacheSpec>,
     /// Core time after the last call was answered.
     pub after: Span,
     /// What messages cost.
     pub messages: MessageCost,
+    /// How often the gate is told the utilization of the cores.
+    pub sample: Span,
     /// The calls that every request makes, unless its workflow is listed.
     pub calls: Calls,
     /// The calls that requests of a workflow make.
@@ -59,7 +63,8 @@ impl ServiceSpec {
         let MessageCost { receive, send, .. } = self.messages;
         let calls = self.calls_for(workflow).iter().flatten().count();
         let messages = (receive + send).scale((1 + calls) as f64);
-        (self.time.mean + self.after + messages).as_secs_f64()
+        let misses = self.cache.map_or(Span::ZERO, |cache| cache.mean_miss());
+        (self.time.mean + misses + self.after + messages).as_secs_f64()
     }
 }
 
@@ -136,8 +141,10 @@ mod tests {
             replicas: 2,
             cores: 3,
             time: Service { dist: Dist::Constant, mean: Span::from_millis(millis) },
+            cache: None,
             after: Span::ZERO,
             messages: MessageCost::FREE,
+            sample: Span::from_millis(10),
             calls,
             calls_of: Vec::new(),
         }

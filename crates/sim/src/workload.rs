@@ -87,6 +87,17 @@ pub struct WorkloadSpec {
     pub deadline: Option<Span>,
 }
 
+impl WorkloadSpec {
+    /// Requests per second of an open loop whose rate does not change.
+    pub fn steady_rate(&self) -> Option<f64> {
+        let open = !matches!(self.arrivals, Arrivals::Closed { .. } | Arrivals::Replay(_));
+        match self.profile.points[..] {
+            [(_, rate)] if open && rate > 0.0 => Some(rate * 1e9),
+            _ => None,
+        }
+    }
+}
+
 /// A rate over time: straight lines between points, the last one for ever.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {

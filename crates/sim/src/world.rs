@@ -110,9 +110,9 @@ impl<'a> World<'a> {
                 let process = process(scenario, Instant::ZERO, seed, service, index, first, 0)?;
                 ids.extend(process.clients.iter().map(|c| (c.caller().id(), c.index())));
                 owners.extend(process.clients.iter().map(|_| index));
-                let rng = stream(seed, &format!("calls of {index}"));
+                let rng = |what: &str| stream(seed, &format!("{what} of {index}"));
                 let (spec, times) = (shared_spec.clone(), times.clone());
-                nodes.push(Node::new(index, service, spec, process, times, rng));
+                nodes.push(Node::new(index, service, spec, process, times, &rng));
             }
         }
         ids.sort_unstable();
@@ -198,6 +198,7 @@ impl<'a> World<'a> {
             Event::Core { node, core, life } => {
                 self.nodes[node as usize].core_done(shared, core, life);
             }
+            Event::Sample { node } => self.nodes[node as usize].sample(shared),
             Event::Gate { node } => self.nodes[node as usize].wake(shared),
             Event::Client { client } => match self.owner(client) {
                 Some(node) => self.nodes[node].wake_client(&mut self.shared, client),
@@ -340,7 +341,7 @@ impl<'a> World<'a> {
         let left: u64 = left.iter().map(|fact| total.get(*fact)).sum();
         assert_eq!(total.get(Fact::Arrived), left + inside, "arrived = left + inside; {total:?}");
         for client in &self.sources {
-            client.caller().invariants();
+            client.assert_agreement();
         }
     }
 }
@@ -394,6 +395,7 @@ fn client_spec(scenario: &Scenario, index: u32, life: u16, callee: usize) -> Cli
         life,
         callee: callee as u32,
         first_node: scenario.topology.first_node(callee),
+        endpoints: scenario.topology.services[callee].replicas as usize,
         timeout: scenario.timeout,
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use tidegate_sim::figures::lab::Lab;
-use tidegate_sim::figures::{ALL, Figure as Known};
+use tidegate_sim::figures::{ALL, Figure as Known, Outcome};
 
 use super::progress::Progress;
 use super::{Error, Format, print};
@@ -36,9 +36,16 @@ impl Figure {
         if self.names == ["list"] {
             return print(list(self.format));
         }
+        let figures = self.chosen()?;
+        let progress = Progress::new("figures");
+        let tell = |done: usize, all: usize| progress.tell(done, all);
+        // One lab for all: what was tuned for one figure need not be tuned again.
+        let lab = Lab::new(self.quick, self.seed, self.threads, &tell);
         let mut failed = Vec::new();
-        for figure in self.chosen()? {
-            if !self.make(figure)? {
+        for figure in figures {
+            let outcome = figure.make(&lab);
+            progress.wipe();
+            if !self.tell(figure, &outcome)? {
                 failed.push(figure.name);
             }
         }
@@ -67,14 +74,8 @@ impl Figure {
         Ok(self.names.iter().filter_map(|name| Known::find(name)).collect())
     }
 
-    /// Makes one, tells what came of it, and whether all its claims hold.
-    fn make(&self, figure: &Known) -> Result<bool, Error> {
-        let progress = Progress::new(figure.name);
-        let tell = |done: usize, all: usize| progress.tell(done, all);
-        let lab =
-            Lab { quick: self.quick, seed: self.seed, threads: self.threads, progress: &tell };
-        let outcome = figure.make(&lab);
-        drop(progress);
+    /// Tells what came of a figure, and whether all its claims hold.
+    fn tell(&self, figure: &Known, outcome: &Outcome) -> Result<bool, Error> {
         match self.format {
             Format::Json => {
                 print(format_args!("{}\n", outcome.to_json(figure, self.seed, self.quick)))?;

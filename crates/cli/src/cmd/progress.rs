@@ -32,13 +32,18 @@ impl Progress {
         *state = (if same { done.max(before) } else { done }, all);
         draw(&bar(&self.label, state.0, all));
     }
+
+    /// Takes the bar away, so that something else can be written.
+    pub(crate) fn wipe(&self) {
+        if self.shown {
+            draw("");
+        }
+    }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if self.shown {
-            draw("");
-        }
+        self.wipe();
     }
 }
 

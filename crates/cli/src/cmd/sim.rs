@@ -57,6 +57,9 @@ struct Run {
     /// Tell the course of every run too, in steps of this length: 20ms.
     #[arg(long, value_name = "STEP")]
     series: Option<Span>,
+    /// One answer for the runs of a point with several seeds: their mean.
+    #[arg(long)]
+    mean: bool,
     /// How to answer: table, json (one object per run and line) or csv.
     #[arg(long, default_value = "table")]
     format: Format,
@@ -94,6 +97,7 @@ impl Run {
             seed: self.seed,
             sets: self.sets,
             series: self.series,
+            mean: self.mean,
             threads: self.threads,
         };
         let name = file::name(path);

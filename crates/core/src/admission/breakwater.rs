@@ -26,6 +26,7 @@ use crate::credit::{Pool, PoolConfig, PoolForm, Share, Windows};
 use crate::event::Event;
 use crate::feedback::Feedback;
 use crate::meter::Cost;
+use crate::rank::Cursor;
 use crate::request::{Cx, Request};
 use crate::signal::{Backlog, DelaySignal};
 use crate::time::{Instant, Span};
@@ -105,12 +106,12 @@ impl Admission for Breakwater {
 
     fn on_arrival(&mut self, cx: &mut Cx<'_>, backlog: &Backlog, request: &Request) -> Verdict {
         let Context { caller, demand, .. } = request.context;
-        self.windows.on_request(cx.now, caller, demand);
         let delay = backlog.delay(cx.now, self.config.delay);
         if delay < self.config.drop {
+            self.windows.on_request(cx.now, caller, demand);
             return Verdict::Admit;
         }
-        self.windows.on_end(caller, true);
+        self.windows.on_refusal(cx.now, caller, demand);
         let (delay, limit) = (delay.as_nanos() as f64, self.config.drop.as_nanos() as f64);
         Verdict::Refuse(Rejection::new(Reason::Delay, delay, limit, Advice::Elsewhere))
     }
@@ -152,6 +153,10 @@ impl Admission for Breakwater {
         }
     }
 
+    fn next_settle(&self) -> Instant {
+        self.period_ends
+    }
+
     fn next_wakeup(&self) -> Option<Instant> {
         // Between messages nobody can see the pool, except callers that wait for a grant.
         self.windows.has_drained().then_some(self.period_ends)
@@ -169,7 +174,7 @@ impl Admission for Breakwater {
             self.pool.reset();
         }
         let share = self.share();
-        let window = self.windows.assign(cx.now, caller, &share);
+        let window = self.windows.assign(cx.now, caller, &share, Cursor::OPEN);
         if let Some(credits) = window {
             cx.events.push(cx.now, || Event::Window { caller, credits });
         }

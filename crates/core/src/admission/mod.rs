@@ -102,6 +102,12 @@ pub trait Admission: fmt::Debug + Send {
     /// due; any number of missed periods in bounded time.
     fn settle(&mut self, _cx: &mut Cx<'_>, _backlog: &Backlog) {}
 
+    /// The first moment at which [`settle`](Admission::settle) would do anything, asked after each
+    /// settling: until then the gate spares itself the call.
+    fn next_settle(&self) -> Instant {
+        Instant::ZERO
+    }
+
     /// When the policy next has something to conclude or to tell.
     fn next_wakeup(&self) -> Option<Instant> {
         None

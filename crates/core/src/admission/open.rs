@@ -3,6 +3,7 @@
 use super::{Admission, AdmissionConfig};
 use crate::request::{Cx, Request};
 use crate::signal::Backlog;
+use crate::time::Instant;
 use crate::verdict::Verdict;
 
 /// Lets everything in.
@@ -16,6 +17,10 @@ impl Admission for Open {
 
     fn on_arrival(&mut self, _cx: &mut Cx<'_>, _backlog: &Backlog, _request: &Request) -> Verdict {
         Verdict::Admit
+    }
+
+    fn next_settle(&self) -> Instant {
+        Instant::FAR
     }
 
     fn reconfigure(&mut self, config: &AdmissionConfig) -> bool {

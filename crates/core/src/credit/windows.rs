@@ -34,9 +34,9 @@ pub(crate) struct Windows {
     callers: Slab<Holder>,
     /// Sum of all windows.
     issued: u64,
-    /// All callers, the one not heard of for longest first.
-    by_silence: List,
-    silence: Links,
+    /// All callers, the one whose silence was looked at longest ago first.
+    by_look: List,
+    look: Links,
     /// Drained callers that said they want more, longest first, and all other drained ones.
     hungry: List,
     content: List,
@@ -56,6 +56,8 @@ struct Holder {
     /// What it said it has waiting.
     demand: u32,
     heard: Instant,
+    /// When it was last looked at whether it has fallen silent.
+    looked: Instant,
     /// Since when it has held credits without a break.
     holding_since: Instant,
     /// Whether a request of it was refused since the last response.
@@ -87,8 +89,8 @@ pub(crate) struct Share {
     pub(crate) turn: Option<Span>,
 }
 
-/// Callers remembered at once. Beyond it the one silent for longest without anything in flight is
-/// forgotten; if there is none, newcomers are treated like unknown callers.
+/// Callers remembered at once. Beyond it the one looked at longest ago is forgotten unless it has
+/// something in flight; then newcomers are treated like unknown callers.
 const CALLERS: usize = 1 << 17;
 
 impl Windows {
@@ -97,8 +99,8 @@ impl Windows {
             places: HashMap::default(),
             callers: Slab::default(),
             issued: 0,
-            by_silence: List::EMPTY,
-            silence: Links::default(),
+            by_look: List::EMPTY,
+            look: Links::default(),
             hungry: List::EMPTY,
             content: List::EMPTY,
             drained: Links::default(),
@@ -131,18 +133,29 @@ impl Windows {
 
     // === facts ===
 
-    /// A request of `caller` is in; the first one registers it. False for callers without an entry.
-    pub(crate) fn on_request(&mut self, now: Instant, caller: CallerId, demand: u32) -> bool {
-        let Some(key) = self.hear(now, caller) else { return false };
+    /// A request of `caller` is in; the first one registers it.
+    pub(crate) fn on_request(&mut self, now: Instant, caller: CallerId, demand: u32) {
+        self.on_message(now, caller, demand, 1);
+    }
+
+    /// A request of `caller` was refused at once.
+    pub(crate) fn on_refusal(&mut self, now: Instant, caller: CallerId, demand: u32) {
+        self.on_message(now, caller, demand, 0);
+    }
+
+    fn on_message(&mut self, now: Instant, caller: CallerId, demand: u32, entering: u32) {
+        let Some(key) = self.hear(now, caller) else { return };
         let holder = self.callers.get_mut(key).expect("heard callers are stored");
-        holder.in_flight += 1;
+        holder.in_flight += entering;
+        holder.refused |= entering == 0;
         holder.demand = demand;
         // Less demand takes effect at once (papers.md 1.2 item 5); a caller beyond its window, as
         // happens when it was cut while requests were under way, holds what it uses.
-        let window =
-            holder.window.min(holder.in_flight.saturating_add(demand)).max(holder.in_flight);
-        self.set_window(now, key, window);
-        true
+        let wanted = holder.in_flight.saturating_add(demand);
+        let window = holder.window.min(wanted).max(holder.in_flight);
+        if window != holder.window {
+            self.set_window(now, key, window);
+        }
     }
 
     /// A request of `caller` has ended, served or not.
@@ -167,36 +180,56 @@ impl Windows {
         let Some(key) = self.places.remove(&caller) else { return };
         self.set_window(now, key, 0);
         self.unfile_drained(key);
-        self.silence.remove(&mut self.by_silence, key.index());
+        self.look.remove(&mut self.by_look, key.index());
         self.strict.remove(&mut self.by_telling, key.index());
         self.callers.remove(key);
     }
 
-    /// Forgets callers not heard of since `before` with nothing in flight.
+    /// Forgets callers not heard of since `before` with nothing in flight. Looks at a few, those
+    /// first that were looked at longest ago, so that it can be called often.
     pub(crate) fn forget_silent(&mut self, now: Instant, before: Instant) {
-        while let Some(place) = self.by_silence.front() {
-            let Some(holder) = self.callers.key_at(place).and_then(|key| self.callers.get(key))
+        for _ in 0..2 {
+            let Some(key) = self.by_look.front().and_then(|place| self.callers.key_at(place))
             else {
-                break;
+                return;
             };
-            if holder.heard >= before || holder.in_flight > 0 {
-                break;
+            let Some(holder) = self.callers.get_mut(key) else { return };
+            if holder.looked >= before {
+                return;
             }
-            let caller = holder.caller;
-            self.on_gone(now, caller);
+            holder.looked = now;
+            let silent = holder.heard < before && holder.in_flight == 0;
+            if silent {
+                let caller = holder.caller;
+                self.on_gone(now, caller);
+            } else {
+                self.look.remove(&mut self.by_look, key.index());
+                self.look.push_back(&mut self.by_look, key.index());
+            }
         }
     }
 
     // === decisions ===
 
-    /// The window to tell `caller` now, none if it has no entry.
-    pub(crate) fn assign(&mut self, now: Instant, caller: CallerId, share: &Share) -> Option<u32> {
-        let key = *self.places.get(&caller)?;
+    /// The window to tell `caller` now, none if it is unknown. `cursor` is what it is told beside.
+    pub(crate) fn assign(
+        &mut self,
+        now: Instant,
+        caller: CallerId,
+        share: &Share,
+        cursor: Cursor,
+    ) -> Option<u32> {
+        let key = self.hear(now, caller)?;
+        self.tell_cursor(key, cursor);
         let window = self.target(now, key, share);
         let holder = self.callers.get_mut(key)?;
         holder.refused = false;
-        self.set_window(now, key, window);
-        self.file_drained(key);
+        if window != holder.window {
+            self.set_window(now, key, window);
+        }
+        if window == 0 {
+            self.file_drained(key);
+        }
         Some(window)
     }
 
@@ -253,12 +286,13 @@ impl Windows {
 
     // === cursors told ===
 
-    /// Notes the cursor that `caller` is being told.
-    pub(crate) fn tell_cursor(&mut self, caller: CallerId, cursor: Cursor) {
-        let Some(key) = self.places.get(&caller).copied() else { return };
+    /// Notes the cursor that a caller is being told.
+    fn tell_cursor(&mut self, key: Key, cursor: Cursor) {
         let Some(holder) = self.callers.get_mut(key) else { return };
-        holder.told = cursor;
-        self.strict.remove(&mut self.by_telling, key.index());
+        let told = std::mem::replace(&mut holder.told, cursor);
+        if told < Cursor::OPEN {
+            self.strict.remove(&mut self.by_telling, key.index());
+        }
         if cursor < Cursor::OPEN {
             self.strict.push_back(&mut self.by_telling, key.index());
         }
@@ -324,14 +358,15 @@ impl Windows {
             return None;
         }
         if let Some(key) = self.places.get(&caller).copied() {
-            self.silence.remove(&mut self.by_silence, key.index());
-            self.silence.push_back(&mut self.by_silence, key.index());
-            self.callers.get_mut(key)?.heard = now;
-            self.unfile_drained(key);
+            let holder = self.callers.get_mut(key)?;
+            holder.heard = now;
+            if holder.drained.is_some() {
+                self.unfile_drained(key);
+            }
             return Some(key);
         }
         if self.callers.len() >= CALLERS {
-            let oldest = self.callers.key_at(self.by_silence.front()?)?;
+            let oldest = self.callers.key_at(self.by_look.front()?)?;
             let holder = self.callers.get(oldest)?;
             if holder.in_flight > 0 {
                 return None;
@@ -345,13 +380,14 @@ impl Windows {
             in_flight: 0,
             demand: 0,
             heard: now,
+            looked: now,
             holding_since: now,
             refused: false,
             drained: None,
             told: Cursor::OPEN,
         });
         self.places.insert(caller, key);
-        self.silence.push_back(&mut self.by_silence, key.index());
+        self.look.push_back(&mut self.by_look, key.index());
         Some(key)
     }
 
@@ -451,7 +487,12 @@ mod tests {
             [(100, 40, 3, 2, 9), (40, 100, 3, 5, 4), (40, 100, 3, 20, 4)]
         {
             let mut windows = ten_callers(issued, unused, demand);
-            let window = windows.assign(Instant::ZERO, CallerId(1), &share(total, PoolForm::Paper));
+            let window = windows.assign(
+                Instant::ZERO,
+                CallerId(1),
+                &share(total, PoolForm::Paper),
+                Cursor::OPEN,
+            );
             assert_eq!(window, Some(expected), "{total} {issued} {demand} {unused}");
             windows.invariants();
         }
@@ -463,7 +504,10 @@ mod tests {
         let (mut windows, now) = (Windows::new(), Instant::ZERO);
         windows.on_request(now, CallerId(7), 5);
         windows.on_end(CallerId(7), true);
-        assert_eq!(windows.assign(now, CallerId(7), &share(0, PoolForm::Paper)), Some(0));
+        assert_eq!(
+            windows.assign(now, CallerId(7), &share(0, PoolForm::Paper), Cursor::OPEN),
+            Some(0)
+        );
         assert!(windows.has_drained());
         windows.grant_drained(now, 0, 10, true);
         assert_eq!(windows.poll_notice(), None, "no open credit, no grant");
@@ -480,7 +524,7 @@ mod tests {
         for refused in [false, true] {
             windows.on_request(now, CallerId(7), 0);
             windows.on_end(CallerId(7), refused);
-            let window = windows.assign(now, CallerId(7), &share(0, PoolForm::Code));
+            let window = windows.assign(now, CallerId(7), &share(0, PoolForm::Code), Cursor::OPEN);
             assert_eq!(window, Some(u32::from(!refused)));
         }
     }
@@ -493,11 +537,15 @@ mod tests {
             windows.on_request(now, CallerId(caller), 9);
         }
         windows.on_end(CallerId(2), true);
-        assert_eq!(windows.assign(now, CallerId(2), &fair), Some(0));
+        assert_eq!(windows.assign(now, CallerId(2), &fair, Cursor::OPEN), Some(0));
         windows.on_end(CallerId(1), false);
-        assert_eq!(windows.assign(now, CallerId(1), &fair), Some(1), "its turn is not over");
+        assert_eq!(
+            windows.assign(now, CallerId(1), &fair, Cursor::OPEN),
+            Some(1),
+            "its turn is not over"
+        );
         let later = now + Span::from_millis(2);
-        assert_eq!(windows.assign(later, CallerId(1), &fair), Some(0));
+        assert_eq!(windows.assign(later, CallerId(1), &fair, Cursor::OPEN), Some(0));
         windows.grant_drained(later, 1, 1, false);
         assert_eq!(windows.poll_notice(), Some(CallerId(2)));
         windows.invariants();
@@ -508,7 +556,7 @@ mod tests {
         let (mut windows, now) = (Windows::new(), Instant::ZERO);
         windows.on_request(now, CallerId(1), 0);
         windows.on_end(CallerId(1), false);
-        windows.assign(now, CallerId(1), &share(100, PoolForm::Paper));
+        windows.assign(now, CallerId(1), &share(100, PoolForm::Paper), Cursor::OPEN);
         assert!(windows.issued() > 0);
         windows.forget_silent(now, Instant::from_nanos(5));
         assert_eq!((windows.issued(), windows.callers()), (0, 0));
@@ -524,9 +572,10 @@ mod tests {
                 let (now, caller) = (Instant::from_nanos(step as u64), CallerId(caller));
                 let form = if total % 2 == 0 { PoolForm::Paper } else { PoolForm::Code };
                 match op {
-                    0 | 1 => drop(windows.on_request(now, caller, demand)),
+                    0 => windows.on_request(now, caller, demand),
+                    1 => windows.on_refusal(now, caller, demand),
                     2 => windows.on_end(caller, demand % 2 == 0),
-                    3 => drop(windows.assign(now, caller, &share(total, form))),
+                    3 => drop(windows.assign(now, caller, &share(total, form), Cursor::OPEN)),
                     4 => windows.grant_drained(now, total, 3, demand % 2 == 0),
                     5 => windows.on_report(now, caller, demand),
                     _ => windows.on_gone(now, caller),

@@ -142,6 +142,9 @@ impl Downstream {
 
     /// Narrows what we announce to what the services behind us let in.
     pub(crate) fn restrict(&self, now: Instant, workflow: Workflow, feedback: &mut Feedback) {
+        if self.paths.is_empty() {
+            return;
+        }
         if let Some((cursor, _, until)) = self.strictest(now, workflow) {
             feedback.last = Some(feedback.last.map_or(cursor, |last| last.min(cursor)));
             feedback.free = feedback.free.map(|free| free.min(cursor));

@@ -76,6 +76,8 @@ pub struct Gate {
     config: GateConfig,
     /// The latest moment heard of.
     now: Instant,
+    /// Until then the policy has no period to conclude.
+    next_settle: Instant,
     entries: Slab<Entry>,
     running: u32,
     schedule: Box<dyn Scheduler>,
@@ -84,6 +86,8 @@ pub struct Gate {
     backlog: Backlog,
     /// Who waits, by rank; only for policies that push out.
     ranks: Option<RankIndex>,
+    /// Newcomers that are not in `ranks` yet: most start at once and never need to be.
+    unranked: Vec<RequestId>,
     costs: CostTable,
     /// Mean time a slot is held.
     service: Ewma,
@@ -129,6 +133,7 @@ impl Gate {
             sequence: 0,
             config: config.clone(),
             now,
+            next_settle: Instant::ZERO,
             entries: Slab::default(),
             running: 0,
             schedule: config.schedule.build(),
@@ -136,6 +141,7 @@ impl Gate {
             slots: config.slots.build(now),
             backlog: Backlog::new(needs.ages),
             ranks: needs.ranks.then(RankIndex::default),
+            unranked: Vec::new(),
             costs: CostTable::new(),
             service: Ewma::new(1.0 / 32.0),
             attempts: AttemptHistogram::new(config.retry_share),
@@ -348,6 +354,7 @@ impl Gate {
         if config.slots != self.config.slots {
             self.slots = config.slots.build(now);
         }
+        self.next_settle = Instant::ZERO;
         self.attempts.set_share(config.retry_share);
         self.config = config.clone();
         self.rebuild_indexes(now);
@@ -360,12 +367,13 @@ impl Gate {
     /// the actions wait in [`poll`](Self::poll).
     pub fn dispatch(&mut self, now: Instant) {
         let now = self.advance(now);
-        while self.running < self.slots.limit() {
+        while self.backlog.waiting() > 0 && self.running < self.slots.limit() {
             let Some(id) = self.schedule.pop(now) else { break };
             self.start(now, id);
         }
-        let saturated = self.backlog.waiting() > 0 && self.running >= self.slots.limit();
-        self.backlog.set_saturated(now, saturated);
+        // What still waits does so because every slot is taken.
+        self.backlog.set_saturated(now, self.backlog.waiting() > 0);
+        self.rank_newcomers();
         while let Some(caller) = self.admission.poll_notice() {
             let feedback = self.feedback_now(caller, Workflow::NONE);
             self.actions.push_back(Action::Notify { caller, feedback });
@@ -476,8 +484,11 @@ impl Gate {
     /// Moves time forward, never back, and concludes every period that ended meanwhile.
     fn advance(&mut self, now: Instant) -> Instant {
         self.now = self.now.max(now);
-        let mut cx = Cx { now: self.now, rng: &mut self.rng, events: &mut self.events };
-        self.admission.settle(&mut cx, &self.backlog);
+        if self.now >= self.next_settle {
+            let mut cx = Cx { now: self.now, rng: &mut self.rng, events: &mut self.events };
+            self.admission.settle(&mut cx, &self.backlog);
+            self.next_settle = self.admission.next_settle();
+        }
         self.now
     }
 
@@ -531,8 +542,8 @@ impl Gate {
         });
         self.schedule.push(now, &request);
         self.backlog.on_enqueue(now, id.index(), arrived, request.cost);
-        if let Some(ranks) = &mut self.ranks {
-            ranks.insert(id.index(), context.rank);
+        if self.ranks.is_some() {
+            self.unranked.push(id);
         }
         Ok(id)
     }
@@ -577,8 +588,20 @@ impl Gate {
         Ok(())
     }
 
+    /// Enters newcomers that still wait into the index by rank.
+    fn rank_newcomers(&mut self) {
+        let Some(ranks) = &mut self.ranks else { return };
+        for id in self.unranked.drain(..) {
+            if let Some(entry) = self.entries.get(id).filter(|entry| entry.state == State::Waiting)
+            {
+                ranks.insert(id.index(), entry.request.context.rank);
+            }
+        }
+    }
+
     /// Pushes out the least important request that waits, if it is less important than `context`.
     fn push_out(&mut self, now: Instant, context: &Context) -> bool {
+        self.rank_newcomers();
         let Some((place, level)) = self.ranks.as_ref().and_then(RankIndex::least_important) else {
             return false;
         };
@@ -731,6 +754,7 @@ impl Gate {
             .collect();
         waiting.sort_by_key(|request| (request.arrived, request.id));
         self.ranks = needs.ranks.then(RankIndex::default);
+        self.unranked.clear();
         self.backlog = Backlog::new(needs.ages);
         for request in waiting {
             self.backlog.on_enqueue(now, request.id.index(), request.arrived, request.cost);

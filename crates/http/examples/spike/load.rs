@@ -42,17 +42,16 @@ pub(crate) fn run(load: &Load, address: SocketAddr, h2: bool) -> Row {
     LocalSet::new().block_on(&runtime, async {
         let pool = Rc::new(Pool::new(address, h2).await);
         let begin = Instant::now() + WARM_UP;
-        let seconds = match *load {
+        match *load {
             Load::Closed { seconds } => {
                 closed_loop(&pool, begin + seconds).await;
-                seconds
+                Row::ended(pool.take_answers(), begin, seconds)
             }
             Load::Poisson { rate, seconds } => {
                 open_loop(&pool, rate, begin + seconds).await;
-                seconds
+                Row::due(pool.take_answers(), begin, seconds)
             }
-        };
-        Row::new(pool.take_answers(), begin, seconds)
+        }
     })
 }
 

@@ -17,7 +17,7 @@ pub(crate) struct Answer {
     pub(crate) delay: Duration,
 }
 
-/// Answers to what was due while it counted.
+/// What was measured in one run.
 pub(crate) struct Row {
     answers: Vec<Answer>,
     seconds: f64,
@@ -26,8 +26,23 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    pub(crate) fn new(mut answers: Vec<Answer>, begin: Instant, seconds: Duration) -> Self {
-        answers.retain(|answer| answer.due >= begin && answer.due < begin + seconds);
+    /// Open loop: the answers to what was due while it counted, whenever they came.
+    pub(crate) fn due(answers: Vec<Answer>, begin: Instant, seconds: Duration) -> Self {
+        Self::new(answers, begin, seconds, |answer| answer.due)
+    }
+
+    /// Closed loop: the answers that came while it counted, whenever their requests were sent.
+    pub(crate) fn ended(answers: Vec<Answer>, begin: Instant, seconds: Duration) -> Self {
+        Self::new(answers, begin, seconds, |answer| answer.due + answer.latency)
+    }
+
+    fn new(
+        mut answers: Vec<Answer>,
+        begin: Instant,
+        seconds: Duration,
+        moment: impl Fn(&Answer) -> Instant,
+    ) -> Self {
+        answers.retain(|answer| (begin..begin + seconds).contains(&moment(answer)));
         Self { answers, seconds: seconds.as_secs_f64(), capacity: f64::NAN }
     }
 
@@ -48,8 +63,8 @@ impl Row {
         self.answers.len() as f64 / self.seconds
     }
 
-    /// Requests per second that ended so; none is without an answer.
-    fn ended(&self, status: Option<StatusCode>) -> f64 {
+    /// Requests per second that got this answer, or none.
+    fn answered(&self, status: Option<StatusCode>) -> f64 {
         self.answers.iter().filter(|each| each.status == status).count() as f64 / self.seconds
     }
 
@@ -87,8 +102,8 @@ pub(crate) fn print(setup: &Setup, rows: &[Row]) {
          | {:.3} ({:.3}–{:.3}) | {:.1} | {:.1} | {} |",
         median(&|row| row.capacity),
         median(&Row::offered),
-        median(&|row| row.ended(Some(StatusCode::SERVICE_UNAVAILABLE))),
-        median(&|row| row.ended(None)),
+        median(&|row| row.answered(Some(StatusCode::SERVICE_UNAVAILABLE))),
+        median(&|row| row.answered(None)),
         goodput[rows.len() / 2],
         goodput[0],
         goodput[rows.len() - 1],

@@ -18,7 +18,7 @@ const POLICIES: [&str; 7] = ["tide", "breakwater", DAGOR, "seda", "codel", "wind
 
 fn make(lab: &Lab<'_>) -> Outcome {
     let tuned = testbed::tuned(lab, 1000, &[]);
-    let mut sets = lab.requests(150_000, 850_000);
+    let mut sets = lab.requests(300_000, 850_000);
     let loads = if lab.quick {
         "[0.5,0.9,1.2,2.0]"
     } else {
@@ -73,7 +73,7 @@ fn claims(runs: &Runs) -> Vec<Claim> {
             "dagor ÷ breakwater at 2×, p99",
             times,
             at(DAGOR, 2.0).p99_us / at("breakwater", 2.0).p99_us,
-            1.3,
+            1.2,
         )
         .paper("1.9×"),
         Claim::at_least(

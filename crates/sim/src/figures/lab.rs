@@ -1,5 +1,7 @@
 //! Running plans for a figure: short or in full, tuned over a grid, and found again by their values.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use toml::Value;
@@ -19,7 +21,6 @@ pub struct Source {
 }
 
 /// How figures are to be made.
-#[derive(Clone, Copy)]
 pub struct Lab<'a> {
     /// Fewer points and shorter runs: enough for the claims, not for a beautiful picture.
     pub quick: bool,
@@ -29,9 +30,21 @@ pub struct Lab<'a> {
     pub threads: usize,
     /// Hears how many runs of the current grid are done, of how many.
     pub progress: &'a (dyn Fn(usize, usize) + Sync),
+    /// What was tuned before, by plan, values and grid: several figures share baselines.
+    tuned: RefCell<BTreeMap<String, Tuned>>,
 }
 
-impl Lab<'_> {
+impl<'a> Lab<'a> {
+    /// A lab in which nothing was tuned yet.
+    pub fn new(
+        quick: bool,
+        seed: u64,
+        threads: usize,
+        progress: &'a (dyn Fn(usize, usize) + Sync),
+    ) -> Self {
+        Self { quick, seed, threads, progress, tuned: RefCell::default() }
+    }
+
     /// Runs a plan with some values set otherwise.
     ///
     /// # Panics
@@ -60,6 +73,16 @@ impl Lab<'_> {
 
     /// Tries every choice, and keeps the one with the most goodput over all runs of the plan.
     pub fn tune(&self, source: Source, sets: &[String], grid: &Grid) -> Tuned {
+        let key = format!("{} {sets:?} {:?}", source.name, grid.axes);
+        if let Some(tuned) = self.tuned.borrow().get(&key) {
+            return tuned.clone();
+        }
+        let tuned = self.search(source, sets, grid);
+        self.tuned.borrow_mut().insert(key, tuned.clone());
+        tuned
+    }
+
+    fn search(&self, source: Source, sets: &[String], grid: &Grid) -> Tuned {
         let score = |choice: &Vec<(String, String)>| {
             let mut sets = sets.to_vec();
             sets.extend(choice.iter().map(|(path, value)| format!("{path}={value}")));
@@ -199,7 +222,7 @@ mod tests {
 
     #[test]
     fn tuning_finds_the_better_value_and_says_what_it_tried() {
-        let lab = Lab { quick: true, seed: 1, threads: 1, progress: &|_, _| {} };
+        let lab = Lab::new(true, 1, 1, &|_, _| {});
         let grid = Grid::new("slo").axis("slo", &["2ms", "50ms", "3ms"]).axis("callers", &["2"]);
         let tuned = lab.tune(TINY, &[], &grid);
         assert_eq!(tuned.sets, ["slo=50ms", "callers=2"]);
@@ -208,7 +231,7 @@ mod tests {
 
     #[test]
     fn runs_are_found_by_their_values() {
-        let lab = Lab { quick: true, seed: 1, threads: 1, progress: &|_, _| {} };
+        let lab = Lab::new(true, 1, 1, &|_, _| {});
         let runs = lab.run(TINY, &["load=[0.8,0.2]".to_owned()]);
         assert!(runs.get("open", &[("load", 0.8)]).offered_rps > 500.0);
         let line = runs.line("open", "load", |run| run.offered_rps);

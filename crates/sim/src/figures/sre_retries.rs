@@ -72,7 +72,7 @@ fn chart(runs: &Runs) -> Chart {
     let theory = lines[0].points.iter().map(|(load, _)| (*load, expected(*load))).collect();
     lines.push(Line::new("theory, no budget", theory));
     let panel = Panel {
-        title: "rejected at once, retried at once".to_owned(),
+        title: "a service that refuses what finds its queue full".to_owned(),
         x: Axis::linear("demand ÷ capacity"),
         y: Axis::linear("attempts per request"),
         lines,

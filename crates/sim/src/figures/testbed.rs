@@ -36,11 +36,11 @@ pub(super) fn tuned(lab: &Lab<'_>, callers: u32, sets: &[String]) -> Tuned {
     let start = seda_start(callers);
     let throttle = |key| format!("policies.seda.caller.throttle.{key}");
     // Breakwater's 40 is for 1,000 callers; it has to shrink as they grow in number.
-    let scale = |step: f64| format!("{:.3}", step * 1000.0 / f64::from(callers));
-    let steps = [scale(10.0), scale(40.0)];
+    let scale = |step: f64| format!("{:.1}", step * 1000.0 / f64::from(callers));
+    let steps = [scale(10.0), scale(40.0), scale(100.0)];
     let grid = Grid::new(&format!("seda, {callers} callers"))
-        .axis(&throttle("adj_i"), &[&steps[0], &steps[1]])
-        .axis(&throttle("adj_d"), &["1.04", "1.3"]);
+        .axis(&throttle("adj_i"), &[&steps[0], &steps[1], &steps[2]])
+        .axis(&throttle("adj_d"), &["1.005", "1.04"]);
     let seda = lab.tune(TESTBED, &with("seda", start.clone()), &grid);
     let sets = [dagor.sets, start, seda.sets].concat();
     Tuned { sets, note: format!("{}; {}", dagor.note, seda.note) }

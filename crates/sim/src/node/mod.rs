@@ -17,6 +17,7 @@
 //! The time a message has waited to be received is a stage before the gate's queue; the gate is
 //! told the age of the oldest.
 
+mod cache;
 mod calls;
 mod trouble;
 
@@ -38,6 +39,9 @@ use crate::measure::Fact;
 use crate::network::{Body, MessageId, Reply};
 use crate::shared::{Event, Shared};
 use crate::topology::ServiceSpec;
+use cache::Cache;
+
+pub use cache::CacheSpec;
 
 /// What handling messages costs a core.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -71,6 +75,11 @@ pub(crate) struct Node {
     times: Rc<[Service]>,
     call_times: Rng,
     cores: Vec<Work>,
+    /// Until when each core is busy with its work.
+    until: Vec<Instant>,
+    /// Core time given out, and how much of it had been used at the last sample.
+    given: Span,
+    used: Span,
     idle: Vec<u16>,
     /// Messages that nobody has received yet.
     packets: VecDeque<MessageId>,
@@ -90,6 +99,7 @@ pub(crate) struct Node {
     alarm: Alarm,
     /// Last told to the gate.
     stage_delay: Span,
+    cache: Option<Cache>,
     trouble: trouble::Trouble,
 }
 
@@ -158,7 +168,7 @@ impl Node {
         spec: Rc<ServiceSpec>,
         process: Process,
         times: Rc<[Service]>,
-        call_times: Rng,
+        rng: &dyn Fn(&str) -> Rng,
     ) -> Self {
         let cores = u16::try_from(spec.cores).expect("plans have at most 65,535 cores");
         Self {
@@ -168,8 +178,11 @@ impl Node {
             first_client: process.clients.first().map_or(0, Client::index),
             clients: process.clients,
             times,
-            call_times,
+            call_times: rng("calls"),
             cores: vec![Work::Nothing; usize::from(cores)],
+            until: vec![Instant::ZERO; usize::from(cores)],
+            given: Span::ZERO,
+            used: Span::ZERO,
             idle: (0..cores).rev().collect(),
             packets: VecDeque::new(),
             ready: VecDeque::new(),
@@ -181,6 +194,7 @@ impl Node {
             news: false,
             alarm: Alarm::default(),
             stage_delay: Span::ZERO,
+            cache: spec.cache.map(|spec| Cache::warm(spec, rng("cache"))),
             trouble: trouble::Trouble::none(cores),
             spec,
         }
@@ -191,6 +205,22 @@ impl Node {
     /// Gets the gate's first wake-up scheduled.
     pub(crate) fn start(&mut self, shared: &mut Shared) {
         self.arm(shared);
+        shared.engine.after(self.spec.sample, Event::Sample { node: self.index });
+    }
+
+    /// The gate is told how busy the cores were since the last time.
+    pub(crate) fn sample(&mut self, shared: &mut Shared) {
+        let now = shared.now();
+        let ahead: u64 = self.until.iter().map(|until| until.since(now).as_nanos()).sum();
+        let used = self.given.saturating_sub(Span::from_nanos(ahead));
+        let time = self.spec.sample.as_nanos() as f64 * f64::from(self.spec.cores);
+        let utilization = used.saturating_sub(self.used).as_nanos() as f64 / time;
+        self.used = used;
+        if !self.trouble.is_down() {
+            self.gate.on_utilization(now, utilization);
+            self.news = true;
+        }
+        shared.engine.after(self.spec.sample, Event::Sample { node: self.index });
     }
 
     /// A message has reached the network card.
@@ -400,7 +430,12 @@ impl Node {
                 Out::Call(id) => self.occupy(shared, core, Work::Call(id), self.spec.messages.send),
             }
         } else if let Some(id) = self.ready.pop_front() {
-            self.occupy(shared, core, Work::Run(id), self.jobs[id.index()].step);
+            let job = &mut self.jobs[id.index()];
+            if let (Some(cache), Span::ZERO) = (&mut self.cache, job.spent) {
+                job.step += cache.look_up();
+            }
+            let step = job.step;
+            self.occupy(shared, core, Work::Run(id), step);
         } else {
             return false;
         }
@@ -419,6 +454,8 @@ impl Node {
         let cost = self.trouble.stretch(cost);
         self.cores[usize::from(core)] = work;
         let now = shared.now();
+        self.given += cost;
+        self.until[usize::from(core)] = now + cost;
         shared.measure.busy(self.service, now, now + cost);
         let life = self.trouble.life();
         shared.engine.after(cost, Event::Core { node: self.index, core, life });
@@ -455,7 +492,8 @@ impl Node {
     /// Puts a response into the client's outbox. Returns the client unless someone sends already.
     fn post(&mut self, job: &Job, answer: Answer) -> Option<u32> {
         let outbox = self.outbox(job.client);
-        outbox.replies.push(Reply { call: job.call, life: job.life, answer });
+        let (call, attempt, life) = (job.call, job.context.attempt, job.life);
+        outbox.replies.push(Reply { call, attempt, life, answer });
         (!std::mem::replace(&mut outbox.busy, true)).then_some(job.client)
     }
 

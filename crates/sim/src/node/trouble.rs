@@ -87,6 +87,7 @@ impl Trouble {
                 }
                 FaultKind::LoseFeedback(share) => self.mute = self.mute.max(share),
                 FaultKind::Pause
+                | FaultKind::ColdCache
                 | FaultKind::Partition(_)
                 | FaultKind::Loss(_)
                 | FaultKind::Jitter(_) => {}
@@ -115,6 +116,9 @@ impl Node {
         let was_down = self.trouble.down;
         self.trouble.active.push(kind);
         self.trouble.add_up(self.cores.len() as u16);
+        if let (FaultKind::ColdCache, Some(cache)) = (kind, &mut self.cache) {
+            cache.empty();
+        }
         if kind == FaultKind::Pause {
             self.trouble.paused_until = self.trouble.paused_until.max(until);
         }
@@ -154,6 +158,11 @@ impl Node {
                 Work::Nothing | Work::Run(_) | Work::Send { .. } => {}
             }
         }
+        let now = shared.now();
+        for until in &mut self.until {
+            self.given = self.given.saturating_sub(until.since(now));
+            *until = (*until).min(now);
+        }
         for id in self.packets.drain(..) {
             shared.lose(id);
         }
@@ -177,6 +186,9 @@ impl Node {
         self.first_client = self.clients.first().map_or(0, Client::index);
         self.stage_delay = Span::ZERO;
         self.news = false;
+        if let Some(cache) = &mut self.cache {
+            cache.empty();
+        }
         let cores = 0..self.cores.len() as u16;
         self.idle = cores.rev().filter(|core| !self.trouble.parks(*core)).collect();
         self.arm(shared);

@@ -53,6 +53,8 @@ pub struct Plan {
     pub name: String,
     /// The seed of all runs.
     pub seed: u64,
+    /// Every point is run with so many seeds, this one and the following.
+    pub seeds: u32,
     /// The runs, in the order in which they are reported.
     pub points: Vec<Point>,
 }
@@ -120,14 +122,8 @@ impl Plan {
 
     fn read(name: &str, table: &Table, folder: &Path, problems: &mut Problems) -> Self {
         let axes = axes(table, problems);
-        let seed = match table.get("seed") {
-            None => 1,
-            Some(Value::Integer(seed)) => *seed as u64,
-            Some(_) => {
-                problems.note("seed", "is not a whole number");
-                1
-            }
-        };
+        let seed = whole(table, "seed", 1, problems);
+        let seeds = whole(table, "seeds", 1, problems).clamp(1, 100_000) as u32;
         let count: usize = axes.iter().map(|(_, values)| values.len()).product();
         if count > POINTS {
             problems.note("", &format!("the plan has {count} runs, at most {POINTS} are allowed"));
@@ -144,7 +140,19 @@ impl Plan {
             let point = point::read(&table, values, folder, problems);
             points.push(point);
         }
-        Self { name: name.to_owned(), seed, points }
+        Self { name: name.to_owned(), seed, seeds, points }
+    }
+}
+
+/// A whole number, at least zero, at the top level.
+fn whole(table: &Table, key: &str, default: u64, problems: &mut Problems) -> u64 {
+    match table.get(key) {
+        None => default,
+        Some(Value::Integer(number)) if *number >= 0 => *number as u64,
+        Some(other) => {
+            problems.note(key, &format!("= {other} is not allowed: a whole number, 0 or more"));
+            default
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use super::{Point, replay, underlay};
 use crate::dist::{Dist, Service};
 use crate::fault::{Fault, FaultKind};
 use crate::network::NetworkSpec;
-use crate::node::MessageCost;
+use crate::node::{CacheSpec, MessageCost};
 use crate::topology::{Calls, ServiceSpec, Topology};
 use crate::workload::{Arrivals, CostByRank, Profile, Ranks, WorkloadSpec};
 use crate::world::Scenario;
@@ -35,7 +35,7 @@ pub(super) fn read(
     problems: &mut Problems,
 ) -> Point {
     let mut root = Reader::new(table, problems);
-    for key in ["seed", "sweep", "include"] {
+    for key in ["seed", "seeds", "sweep", "include"] {
         root.known(key);
     }
     let policy = root.text("policy", "");
@@ -206,13 +206,17 @@ fn read_service(name: &str, table: &mut Reader<'_>, wanted: &mut Vec<Value>) -> 
         replicas: table.whole("replicas", 1, 1, 10_000) as u32,
         cores: table.whole("cores", 1, 1, 65_535) as u32,
         time: read_time(table),
+        cache: read_cache(table),
         after: table.span("after", Span::ZERO),
         messages: read_messages(table),
+        sample: table.span("sample", Span::from_millis(10)),
         calls: Calls::new(),
         calls_of: Vec::new(),
     };
-    if spec.time.mean == Span::ZERO {
-        table.note("time", "must be above zero");
+    for (key, span) in [("time", spec.time.mean), ("sample", spec.sample)] {
+        if span == Span::ZERO {
+            table.note(key, "must be above zero");
+        }
     }
     spec
 }
@@ -237,6 +241,18 @@ fn read_time(table: &mut Reader<'_>) -> Service {
         _ => Dist::Exponential,
     };
     Service { dist, mean }
+}
+
+fn read_cache(table: &mut Reader<'_>) -> Option<CacheSpec> {
+    let mut cache = None;
+    table.table("cache", |table| {
+        cache = Some(CacheSpec {
+            hit: table.number("hit", 0.9, 0.0, 1.0),
+            miss: table.span("miss", Span::from_millis(1)),
+            fill: table.number("fill", 1000.0, 1.0, 1e12),
+        });
+    });
+    cache
 }
 
 fn read_messages(table: &mut Reader<'_>) -> MessageCost {
@@ -496,7 +512,17 @@ fn read_faults(root: &mut Reader<'_>, topology: &Topology) -> Vec<Fault> {
 }
 
 fn read_fault(table: &mut Reader<'_>, cores: u32) -> FaultKind {
-    let kinds = ["slow", "pause", "crash", "cores", "lose-feedback", "partition", "loss", "jitter"];
+    let kinds = [
+        "slow",
+        "pause",
+        "crash",
+        "cores",
+        "lose-feedback",
+        "partition",
+        "loss",
+        "jitter",
+        "cold-cache",
+    ];
     match table.choice("kind", &kinds) {
         1 => FaultKind::Pause,
         2 => FaultKind::Crash,
@@ -504,6 +530,7 @@ fn read_fault(table: &mut Reader<'_>, cores: u32) -> FaultKind {
         4 => FaultKind::LoseFeedback(table.number("share", 1.0, 0.0, 1.0)),
         5 => FaultKind::Partition(table.number("share", 1.0, 0.0, 1.0)),
         6 => FaultKind::Loss(table.number("share", 0.1, 0.0, 1.0)),
+        8 => FaultKind::ColdCache,
         7 => FaultKind::Jitter(table.span("jitter", Span::from_micros(10))),
         _ => FaultKind::Slow(table.number("factor", 2.0, 0.001, 1e6)),
     }

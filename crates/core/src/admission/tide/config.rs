@@ -71,7 +71,8 @@ impl TideConfig {
         let target = self.objective.scale(self.target);
         let period = target.scale(1.0 / 8.0).max(Span::from_nanos(1));
         let round = Span::from_nanos(period.as_nanos().saturating_mul(50));
-        Derived { target, drop: self.objective.scale(self.drop), period, round }
+        let beyond = target.scale(self.beyond);
+        Derived { target, drop: self.objective.scale(self.drop), beyond, period, round }
     }
 
     pub(super) fn pool(&self) -> PoolConfig {
@@ -114,6 +115,8 @@ impl TideConfig {
 pub(super) struct Derived {
     pub(super) target: Span,
     pub(super) drop: Span,
+    /// Longest predicted wait beyond the last cursor.
+    pub(super) beyond: Span,
     pub(super) period: Span,
     /// Shortest time between two settings of the cursors.
     pub(super) round: Span,

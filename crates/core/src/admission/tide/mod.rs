@@ -122,8 +122,7 @@ impl Tide {
 
     /// Step 5: the longest predicted wait at which `rank` is let in.
     fn allowed_wait(&self, rank: Rank) -> Span {
-        let Derived { target, drop, .. } = self.derived;
-        if self.last.admits(rank) { drop } else { target.scale(self.config.beyond) }
+        if self.last.admits(rank) { self.derived.drop } else { self.derived.beyond }
     }
 
     /// Concludes one control period that ended at `due`, or many alike. Returns how many.
@@ -241,22 +240,21 @@ impl Admission for Tide {
             self.offered.add(sheds.sample, sheds.count);
         }
         self.round.get_or_insert(Round::starting(cx.now)).arrived += 1;
-        self.windows.on_request(cx.now, caller, demand);
-        let wait = backlog.predicted_wait() + cx.now.since(request.arrived);
+        // The delay, not the predicted wait alone: it rises while nothing is dequeued at all.
+        let delay = backlog.delay(cx.now, DelaySignal::Drain);
+        let wait = delay + cx.now.since(request.arrived);
         let allowed = self.allowed_wait(rank);
         if wait <= allowed {
+            self.windows.on_request(cx.now, caller, demand);
             return Verdict::Admit;
         }
-        let rejection = Rejection::new(
-            Reason::Wait,
-            wait.as_nanos() as f64,
-            allowed.as_nanos() as f64,
-            Advice::Elsewhere,
-        );
+        let (wait, limit) = (wait.as_nanos() as f64, allowed.as_nanos() as f64);
+        let rejection = Rejection::new(Reason::Wait, wait, limit, Advice::Elsewhere);
         if self.last.admits(rank) {
+            self.windows.on_request(cx.now, caller, demand);
             return Verdict::Displace(rejection);
         }
-        self.windows.on_end(caller, true);
+        // The response will tell its caller, and hear of it.
         Verdict::Refuse(rejection)
     }
 
@@ -325,6 +323,10 @@ impl Admission for Tide {
         self.period_ends = self.period_ends.max(cx.now + period);
     }
 
+    fn next_settle(&self) -> Instant {
+        self.period_ends
+    }
+
     fn next_wakeup(&self) -> Option<Instant> {
         (self.windows.has_drained() || self.last < Cursor::OPEN).then_some(self.period_ends)
     }
@@ -344,8 +346,7 @@ impl Admission for Tide {
             overcommit: true,
             turn: None,
         };
-        out.window = self.windows.assign(cx.now, caller, &share);
-        self.windows.tell_cursor(caller, self.last);
+        out.window = self.windows.assign(cx.now, caller, &share, self.last);
         out.free = Some(self.free);
         out.last = Some(self.last);
         out.holds = self.holds;

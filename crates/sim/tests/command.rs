@@ -1,0 +1,108 @@
+//! The command: files in, files out.
+
+use std::path::{Path, PathBuf};
+
+use tidegate_sim::command::{Format, Options, replay, run, write};
+
+const PLAN: &str = r#"
+    include = "standard"
+    policy = ["tide", "open"]
+    load = [0.5, 1.5]
+    callers = 10
+    seeds = 2
+    requests = 2000
+    warmup_requests = 500
+    [service]
+    cores = 2
+    time = "1ms"
+    [network]
+    rtt = "100us"
+"#;
+
+fn folder(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("tidegate-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn a_plan_file_becomes_reports_and_files() {
+    let folder = folder("run");
+    let plan = folder.join("small.toml");
+    std::fs::write(&plan, PLAN).unwrap();
+    let options = Options { plan, series: Some("100ms".parse().unwrap()), ..Options::default() };
+    let reports = run(&options, |done, of| assert!(done <= of && of == 8)).unwrap();
+    write(&folder, &reports).unwrap();
+    let (json, csv, table) = (
+        read(&folder.join("small.jsonl")),
+        read(&folder.join("small.csv")),
+        read(&folder.join("small.txt")),
+    );
+    let series = read(&folder.join("small-series.csv"));
+    std::fs::remove_dir_all(&folder).unwrap();
+    // Points in order, the seeds of each beside each other.
+    let seen: Vec<_> = reports.iter().map(|r| (r.policy.as_str(), r.seed)).collect();
+    assert_eq!(seen[..4], [("tide", 1), ("tide", 2), ("tide", 1), ("tide", 2)]);
+    assert_eq!(json.lines().count(), 8);
+    for field in [
+        "\"plan\":\"small\"",
+        "\"point\":{\"load\":0.5,\"callers\":10}",
+        "\"series\":[{\"t_ms\":0.000,",
+    ] {
+        assert!(json.lines().next().unwrap().contains(field), "{field} {json}");
+    }
+    assert_eq!(table.lines().count(), 9);
+    let columns = |line: &str| line.split(',').count();
+    assert!(csv.lines().all(|line| columns(line) == columns(csv.lines().next().unwrap())));
+    assert!(series.starts_with("policy,load,callers,t_ms,offered_rps,goodput_rps,p99_us\n"));
+    assert_eq!(Format::Csv.render(&reports), csv);
+}
+
+#[test]
+fn seeds_have_a_mean() {
+    let folder = folder("mean");
+    let plan = folder.join("small.toml");
+    std::fs::write(&plan, PLAN).unwrap();
+    let options = Options { plan, series: Some("100ms".parse().unwrap()), ..Options::default() };
+    let each = run(&options, |_, _| {}).unwrap();
+    let mean = run(&Options { mean: true, ..options }, |_, _| {}).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!((each.len(), mean.len()), (8, 4));
+    let expected = (each[2].goodput_rps + each[3].goodput_rps) / 2.0;
+    assert!((mean[1].goodput_rps - expected).abs() < 1e-6);
+    assert_eq!(mean[1].requests, each[2].requests + each[3].requests);
+    let offered = |n: usize| each[n].series.as_ref().unwrap()[1].offered;
+    let row = &mean[1].series.as_ref().unwrap()[1];
+    assert!(row.offered.abs_diff((offered(2) + offered(3)) / 2) <= 1);
+}
+
+#[test]
+fn a_log_is_replayed_with_each_policy() {
+    let folder = folder("replay");
+    let log = folder.join("access.csv");
+    let lines: Vec<String> =
+        (0..4000).map(|n| format!("{},shop,5,{},1000", f64::from(n) / 4e3, n % 1000)).collect();
+    std::fs::write(&log, lines.join("\n")).unwrap();
+    let sets = vec!["service.cores=2".to_owned(), "slo=20ms".to_owned()];
+    let options = Options { plan: log, sets, ..Options::default() };
+    let policies = ["tide".to_owned(), "open".to_owned()];
+    let reports = replay(&options, &policies, |_, _| {}).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    // Twice what two cores can do: without control nearly everything is late.
+    assert_eq!(reports.len(), 2);
+    assert_eq!(reports[0].requests, 4000);
+    assert!(reports[0].goodput_rps > 0.9 * reports[0].capacity_rps, "{}", reports[0].goodput_rps);
+    assert!(reports[1].goodput_rps < 0.2 * reports[1].capacity_rps, "{}", reports[1].goodput_rps);
+}
+
+#[test]
+fn what_cannot_be_read_is_told() {
+    let options = Options { plan: "/nowhere/plan.toml".into(), ..Options::default() };
+    assert!(run(&options, |_, _| {}).unwrap_err().to_string().contains("/nowhere/plan.toml"));
+    let policies = ["tide".to_owned()];
+    assert!(replay(&options, &policies, |_, _| {}).unwrap_err().to_string().contains("/nowhere"));
+}
