@@ -178,3 +178,30 @@ fn a_log_is_replayed() {
         serde_json::from_str(out.lines().next().expect("a line")).expect("an object");
     assert_eq!((&run["plan"], &run["requests"]), (&"log".into(), &500.into()));
 }
+
+#[test]
+fn figures_are_listed_made_and_written() {
+    let (code, out, _) = tidegate(&["figure", "list"]);
+    assert_eq!(code, 0);
+    for name in ["breakwater-3", "tide-rank", "sre-retries"] {
+        assert!(out.lines().any(|line| line.starts_with(name)), "{name} is missing from\n{out}");
+    }
+    let folder = Folder::new("figure");
+    // In a folder without plans: they are part of the program.
+    let args = ["figure", "sre-retries", "--quick", "--out", "made", "--format", "json"];
+    let (code, out, err) = tidegate_in(&folder.0, &args);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    let answer: serde_json::Value = serde_json::from_str(&out).expect("one object");
+    assert_eq!((&answer["figure"], &answer["holds"]), (&"sre-retries".into(), &true.into()));
+    assert!(answer["claims"].as_array().is_some_and(|claims| claims.len() >= 5), "{out}");
+    let made = |name| std::fs::read_to_string(folder.0.join("made").join(name)).expect("written");
+    assert!(made("sre-retries.svg").starts_with("<svg"));
+    assert!(made("sre-retries.csv").lines().count() > 9);
+}
+
+#[test]
+fn unknown_figures_are_told_before_any_is_made() {
+    let (code, out, err) = tidegate(&["figure", "sre-retries", "sre-42", "x", "--quick"]);
+    assert_eq!((code, out.as_str()), (2, ""));
+    assert!(err.contains("sre-42, x") && err.contains("breakwater-1"), "{err}");
+}

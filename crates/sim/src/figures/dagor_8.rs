@@ -51,7 +51,7 @@ fn claims(runs: &Runs) -> Vec<Claim> {
     let (share, times) = (Unit::Percent, Unit::Times);
     let mut claims = Vec::new();
     for x in 1..=CALLS {
-        let what = format!("dagor at 2×, {x} calls, of the optimum");
+        let what = format!("dagor at 2×, calls per task: {x}, of the optimum");
         claims.push(Claim::at_least(&what, share, at("dagor", x), 0.85).paper("close to it"));
     }
     claims.extend([

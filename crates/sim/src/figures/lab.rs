@@ -91,7 +91,8 @@ impl<'a> Lab<'a> {
         };
         let choices = grid.choices();
         let scores: Vec<f64> = choices.iter().map(score).collect();
-        let best = (0..choices.len()).max_by(|a, b| scores[*a].total_cmp(&scores[*b]));
+        // Of equals, the first.
+        let best = (0..choices.len()).rev().max_by(|a, b| scores[*a].total_cmp(&scores[*b]));
         let choice = &choices[best.expect("a grid has at least one choice")];
         Tuned {
             sets: choice.iter().map(|(path, value)| format!("{path}={value}")).collect(),

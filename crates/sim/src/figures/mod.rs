@@ -141,3 +141,39 @@ fn claim_json(claim: &Claim) -> String {
     out.raw("holds", &claim.holds.to_string());
     out.end()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::claim::Unit;
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_found() {
+        for figure in &ALL {
+            let found = ALL.iter().filter(|other| other.name == figure.name).count();
+            assert_eq!(found, 1, "{}", figure.name);
+            assert_eq!(Figure::find(figure.name).map(|found| found.title), Some(figure.title));
+        }
+        assert!(Figure::find("breakwater-0").is_none());
+    }
+
+    #[test]
+    fn one_broken_claim_breaks_the_figure() {
+        let claim = |measured| Claim::at_least("it is \"held\"", Unit::Percent, measured, 0.5);
+        let outcome = |measured| Outcome {
+            claims: vec![claim(0.6), claim(measured)],
+            charts: Vec::new(),
+            notes: vec!["x 1 (of 1, 2)".to_owned()],
+        };
+        assert!(outcome(0.5).holds());
+        let broken = outcome(0.4);
+        assert!(!broken.holds());
+        let text = broken.to_text(&ALL[0]);
+        assert!(text.contains("FAILED") && text.contains("x 1 (of 1, 2)"), "{text}");
+        let json = broken.to_json(&ALL[0], 3, true);
+        assert!(
+            json.contains("\"holds\":false,\"claims\":[{\"claim\":\"it is \\\"held\\\"\""),
+            "{json}"
+        );
+    }
+}

@@ -52,7 +52,7 @@ fn claims(runs: &Runs) -> Vec<Claim> {
     for load in [2.0, 10.0] {
         let theory = expected(load);
         let what = format!("no budget at {load}×: attempts per request");
-        let claim = Claim::between(&what, times, at("naive", load), theory * 0.96, theory * 1.04);
+        let claim = Claim::between(&what, times, at("naive", load), theory * 0.98, theory * 1.02);
         claims.push(claim.paper("up to 3×"));
         let what = format!("budget of 10 % at {load}×: attempts per request");
         claims.push(Claim::between(&what, times, at("budget", load), 1.05, 1.105).paper("≤ 1.1×"));
