@@ -84,6 +84,7 @@ fn main() {
 fn operations() -> Vec<Operation> {
     let mut all = Vec::new();
     let mut add = |name: String, run: Box<dyn Fn(u64)>| all.push(Operation { name, run });
+    add("loop".to_owned(), Box::new(measuring_loop));
     for (name, block) in ADMISSION {
         let config = format!("[admission]\n{block}");
         for with_feedback in [false, true] {
@@ -125,6 +126,26 @@ fn contexts() -> Vec<Context> {
         ..Context::default()
     };
     (0..1024).map(context).collect()
+}
+
+/// The loop of `pass` around nothing: part of every other number here.
+fn measuring_loop(times: u64) {
+    let contexts = contexts();
+    let (mut now, mut served) = (Instant::ZERO, 0u64);
+    for n in 0..4096 + times {
+        let context = &contexts[n as usize % contexts.len()];
+        now += Span::from_micros(1);
+        if black_box(context).attempt == 0 {
+            now += Span::from_micros(1);
+            served += 1;
+        }
+        let mut action = black_box(Some(Action::Start { id: RequestId::NOWHERE, degraded: false }));
+        while let Some(taken) = action.take() {
+            black_box(taken);
+        }
+        black_box(now);
+    }
+    assert!(served >= times);
 }
 
 /// A request arrives, starts, runs for 1 µs, ends; the service is not overloaded.

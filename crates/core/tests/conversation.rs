@@ -3,7 +3,7 @@
 mod pair;
 
 use pair::{End, Pair};
-use tidegate_core::admission::{AdmissionConfig, BreakwaterConfig, TideConfig};
+use tidegate_core::admission::{AdmissionConfig, BreakwaterConfig, Demand, TideConfig};
 use tidegate_core::caller::CallerConfig;
 use tidegate_core::gate::GateConfig;
 use tidegate_core::slots::SlotsConfig;
@@ -113,4 +113,24 @@ fn lost_grants_heal_by_themselves() {
     pair.lose_notices = true;
     let served: usize = offer(&mut pair, Span::from_micros(5), 50).iter().sum();
     assert!(served > 1_000, "{served}");
+}
+
+/// Breakwater §5.3: without overcommitment a drained caller is served because it tells its demand.
+#[test]
+fn synchronised_demand_is_served_without_overcommitment() {
+    let mut config = credit_caller();
+    let throttle = CreditConfig { synchronise: true, ..CreditConfig::default() };
+    config.throttle = ThrottleConfig::Credit(throttle);
+    let admission =
+        BreakwaterConfig { floor: 1, demand: Demand::Synchronise, ..BreakwaterConfig::default() };
+    let gate = gate(AdmissionConfig::Breakwater(admission));
+    let mut pair = Pair::new(&config, &gate, Span::from_micros(10));
+    // Alone and far apart, so that each call finds the caller drained.
+    for n in 0..10 {
+        pair.run_until(at(1_000 * n));
+        pair.submit(&Context::default()).unwrap();
+    }
+    pair.run_until(at(9_100));
+    assert_eq!(pair.ends.len(), 10, "each is served within 100 µs");
+    assert!(pair.ends.iter().all(|(_, _, end)| *end == End::Served));
 }

@@ -37,7 +37,7 @@ use crate::signal::Backlog;
 use crate::time::{Instant, Span};
 use crate::verdict::{Outcome, Verdict};
 
-pub use breakwater::{Breakwater, BreakwaterConfig};
+pub use breakwater::{Breakwater, BreakwaterConfig, Demand};
 pub use chain::{Chain, ChainConfig};
 pub use codel::{Codel, CodelConfig, CodelForm};
 pub use dagor::{Dagor, DagorConfig, DagorForm};

@@ -17,6 +17,7 @@
 mod config;
 mod endpoint;
 mod holding;
+mod sheds;
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -37,6 +38,7 @@ use crate::verdict::{Advice, Outcome, Passage, Reason, Rejection};
 
 use endpoint::Endpoint;
 use holding::Holding;
+use sheds::ShedLog;
 
 pub use config::CallerConfig;
 
@@ -59,7 +61,7 @@ pub enum CallAction {
         /// Why.
         rejection: Rejection,
     },
-    /// Tell this endpoint that demand has vanished, if the driver can; otherwise drop it.
+    /// Tell this endpoint what waits here, if the driver can; otherwise drop it.
     Report {
         /// Index of the endpoint.
         endpoint: usize,
@@ -91,7 +93,7 @@ pub struct Caller {
     /// When paused retries go out.
     pauses: BTreeSet<(Instant, RequestId)>,
     /// What was shed since the last request or report left.
-    sheds: Sheds,
+    sheds: ShedLog,
     budget: Budget,
     /// Mean and mean deviation of latency: how long an answer takes.
     latency: Ewma,
@@ -141,7 +143,7 @@ impl Caller {
             calls: Slab::default(),
             holding: Holding::default(),
             pauses: BTreeSet::new(),
-            sheds: Sheds::NONE,
+            sheds: ShedLog::new(now),
             budget: Budget::new(config.retry.share, config.retry.reserve),
             latency: Ewma::new(1.0 / 16.0),
             deviation: Ewma::new(1.0 / 16.0),
@@ -240,7 +242,7 @@ impl Caller {
             Some(State::Held) => {
                 self.holding.remove(id);
                 self.calls.remove(id);
-                self.report_vanished_demand();
+                self.report_demand();
             }
             Some(State::Pausing { until, .. }) => {
                 self.pauses.remove(&(until, id));
@@ -276,7 +278,7 @@ impl Caller {
             let held = self.holding.len() as f64;
             self.drop_held(id, Rejection::new(Reason::Full, held, limit as f64, Advice::Elsewhere));
         }
-        self.report_vanished_demand();
+        self.report_demand();
         Ok(())
     }
 
@@ -362,7 +364,7 @@ impl Caller {
         let now = self.now;
         while let Some((_, id)) = self.holding.first_to_give_up().filter(|(at, _)| *at <= now) {
             self.drop_held(id, no_credit(self.holding.len(), Advice::Elsewhere));
-            self.report_vanished_demand();
+            self.report_demand();
         }
         for index in 0..self.endpoints.len() {
             let throttle = &mut self.endpoints[index].throttle;
@@ -432,12 +434,8 @@ impl Caller {
         let Some(call) = self.calls.get_mut(id) else { return };
         call.state = State::Sent { endpoint };
         call.sent = now;
-        let context = Context {
-            caller: self.id,
-            demand,
-            sheds: std::mem::take(&mut self.sheds),
-            ..call.context
-        };
+        let context =
+            Context { caller: self.id, demand, sheds: self.sheds.take(now), ..call.context };
         let target = &mut self.endpoints[endpoint];
         target.load.on_send();
         target.told_demand = demand;
@@ -466,6 +464,7 @@ impl Caller {
         }
         let id = self.insert(now, context, State::Held);
         self.holding.push(id, context.rank, give_up);
+        self.report_demand();
         Ok(id)
     }
 
@@ -499,7 +498,7 @@ impl Caller {
     }
 
     fn shed(&mut self, rank: Rank) {
-        self.sheds.merge(Sheds { count: 1, sample: rank }, &mut self.rng);
+        self.sheds.add(self.now, rank, &mut self.rng);
     }
 
     fn hear(
@@ -546,7 +545,7 @@ impl Caller {
                 Passage::Reject(_) => {}
             }
         }
-        self.report_vanished_demand();
+        self.report_demand();
     }
 
     /// Asks anew about every held call, in order of arrival: everything may have changed.
@@ -566,18 +565,18 @@ impl Caller {
         }
     }
 
-    /// papers.md trap 8: a caller whose held requests have gone must say so, or its credits are
-    /// stranded until its next request.
-    fn report_vanished_demand(&mut self) {
-        if self.holding.len() > 0 {
-            return;
-        }
+    /// Tells endpoints that hear of it in no other way what waits here: that nothing does any more,
+    /// or its credits would be stranded until the next request; and, where the throttle synchronises
+    /// demand, how much.
+    fn report_demand(&mut self) {
+        let demand = self.demand();
         for index in 0..self.endpoints.len() {
             let endpoint = &mut self.endpoints[index];
-            if endpoint.told_demand > 0 && endpoint.load.in_flight() == 0 {
-                endpoint.told_demand = 0;
-                let sheds = std::mem::take(&mut self.sheds);
-                let context = Context { caller: self.id, sheds, ..Context::default() };
+            let matters = demand == 0 || endpoint.throttle.synchronises();
+            if matters && endpoint.told_demand != demand && endpoint.load.in_flight() == 0 {
+                endpoint.told_demand = demand;
+                let sheds = self.sheds.take(self.now);
+                let context = Context { caller: self.id, demand, sheds, ..Context::default() };
                 self.actions.push_back(CallAction::Report { endpoint: index, context });
             }
         }

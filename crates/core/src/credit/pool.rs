@@ -37,10 +37,6 @@ impl Pool {
         self.total
     }
 
-    pub(crate) fn is_at_floor(&self) -> bool {
-        self.total == self.config.floor
-    }
-
     /// Back to the start, as when the last caller has left.
     pub(crate) fn reset(&mut self) {
         (self.total, self.carry) = (self.config.floor, 0.0);

@@ -16,24 +16,26 @@
 //!                   └──────── resume ──── Paused
 //! ```
 
+mod change;
 mod config;
+mod door;
 mod downstream;
 
 use std::collections::VecDeque;
 
-use crate::admission::{Admission, Issued};
+use crate::admission::Admission;
 use crate::config::ConfigError;
 use crate::context::{CallerId, Context, Progress, Sheds, Workflow};
 use crate::event::{Event, Events, Misuse};
 use crate::feedback::{Feedback, GateId};
-use crate::levels::{RankIndex, level_of};
+use crate::levels::RankIndex;
 use crate::meter::{Cost, CostTable};
 use crate::request::{Cx, Request, RequestId};
 use crate::retry::AttemptHistogram;
 use crate::rng::{Rng, mix};
 use crate::schedule::Scheduler;
 use crate::signal::{Backlog, DelaySignal, Ewma};
-use crate::slab::{Key, Slab};
+use crate::slab::Slab;
 use crate::slots::{Finish, Slots};
 use crate::time::{Instant, Span};
 use crate::verdict::{Advice, Outcome, Reason, Rejection, Verdict};
@@ -83,6 +85,8 @@ pub struct Gate {
     schedule: Box<dyn Scheduler>,
     admission: Box<dyn Admission>,
     slots: Box<dyn Slots>,
+    /// How many slots there are now.
+    limit: u32,
     backlog: Backlog,
     /// Who waits, by rank; only for policies that push out.
     ranks: Option<RankIndex>,
@@ -126,7 +130,7 @@ impl Gate {
     /// A gate with nothing in it. `seed` decides all its random choices and its identity.
     pub fn new(config: &GateConfig, now: Instant, seed: u64) -> Result<Self, ConfigError> {
         config.check()?;
-        let admission = config.admission.build(now);
+        let (admission, slots) = (config.admission.build(now), config.slots.build(now));
         let needs = admission.needs();
         Ok(Self {
             id: GateId(mix(seed ^ 0x6761_7465)),
@@ -138,7 +142,8 @@ impl Gate {
             running: 0,
             schedule: config.schedule.build(),
             admission,
-            slots: config.slots.build(now),
+            limit: slots.limit(),
+            slots,
             backlog: Backlog::new(needs.ages),
             ranks: needs.ranks.then(RankIndex::default),
             unranked: Vec::new(),
@@ -213,10 +218,10 @@ impl Gate {
             waiting: self.backlog.waiting(),
             shedding: std::mem::take(&mut self.shedding),
         };
-        let before = self.slots.limit();
         self.slots.on_finish(now, finish);
         let slots = self.slots.limit();
-        if slots != before {
+        if slots != self.limit {
+            self.limit = slots;
             self.events.push(now, || Event::Slots { slots });
         }
         self.backlog.set_other_stages(self.driver_stages + self.slots.excess());
@@ -332,42 +337,13 @@ impl Gate {
         self.draining = true;
     }
 
-    /// Changes the configuration. Parameters change in place; another policy starts with the
-    /// in-flight requests and issued credits there are.
-    pub fn reconfigure(&mut self, now: Instant, config: &GateConfig) -> Result<(), ConfigError> {
-        config.check()?;
-        let now = self.advance(now);
-        if !self.admission.reconfigure(&config.admission) {
-            let issued = self.issued();
-            self.admission = config.admission.build(now);
-            let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
-            self.admission.take_over(&mut cx, &issued);
-        }
-        if config.schedule != self.config.schedule {
-            let mut schedule = config.schedule.build();
-            while let Some(id) = self.schedule.pop(now) {
-                schedule
-                    .push(now, &self.entries.get(id).expect("scheduled ids are stored").request);
-            }
-            self.schedule = schedule;
-        }
-        if config.slots != self.config.slots {
-            self.slots = config.slots.build(now);
-        }
-        self.next_settle = Instant::ZERO;
-        self.attempts.set_share(config.retry_share);
-        self.config = config.clone();
-        self.rebuild_indexes(now);
-        Ok(())
-    }
-
     // === the step ===
 
     /// Starts as much as there are free slots for, and works out what to tell callers. Afterwards
     /// the actions wait in [`poll`](Self::poll).
     pub fn dispatch(&mut self, now: Instant) {
         let now = self.advance(now);
-        while self.backlog.waiting() > 0 && self.running < self.slots.limit() {
+        while self.backlog.waiting() > 0 && self.running < self.limit {
             let Some(id) = self.schedule.pop(now) else { break };
             self.start(now, id);
         }
@@ -433,7 +409,7 @@ impl Gate {
 
     /// Slots there are.
     pub fn slots(&self) -> u32 {
-        self.slots.limit()
+        self.limit
     }
 
     /// The delay at `now`.
@@ -470,10 +446,6 @@ impl Gate {
             "everything that waits is counted"
         );
         assert_eq!(count(State::Running), self.running as usize, "running counts slots in use");
-        assert!(
-            self.backlog.waiting()
-                <= self.config.queue_limit + count(State::Paused) + self.running as usize + 1
-        );
         self.backlog.invariants();
         self.admission.invariants();
         self.slots.invariants();
@@ -490,159 +462,6 @@ impl Gate {
             self.next_settle = self.admission.next_settle();
         }
         self.now
-    }
-
-    fn enter(
-        &mut self,
-        now: Instant,
-        arrived: Instant,
-        context: &Context,
-    ) -> Result<RequestId, Rejection> {
-        if self.draining {
-            return Err(Rejection::new(Reason::Draining, 1.0, 0.0, Advice::Elsewhere));
-        }
-        if context.deadline <= now {
-            let late = now.since(context.deadline).as_nanos() as f64;
-            return Err(Rejection::new(Reason::Expired, late, 0.0, Advice::Never));
-        }
-        if let Some(cursor) = self.downstream.refuses(now, context, &mut self.rng) {
-            let (rank, ranks) = (f64::from(context.rank.key()), f64::from(cursor.ranks()));
-            return Err(Rejection::new(Reason::Downstream, rank, ranks, Advice::Never));
-        }
-        let mut request = Request {
-            id: Key::NOWHERE,
-            context: *context,
-            arrived,
-            enqueued: now,
-            cost: self.costs.estimate(context.workflow),
-            attained: Span::ZERO,
-        };
-        let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
-        let degraded = match self.admission.on_arrival(&mut cx, &self.backlog, &request) {
-            Verdict::Refuse(rejection) => return Err(rejection),
-            Verdict::Displace(rejection) => {
-                if !self.push_out(now, context) {
-                    self.leave(now, &request);
-                    return Err(rejection);
-                }
-                false
-            }
-            Verdict::Admit => false,
-            Verdict::Degrade => true,
-        };
-        if let Err(rejection) = self.has_room(now, context, &request) {
-            self.leave(now, &request);
-            return Err(rejection);
-        }
-        let degraded =
-            degraded || self.backlog.delay(now, DelaySignal::Drain) >= self.config.degrade_delay;
-        let id = self.entries.insert_with(|id| {
-            request.id = id;
-            Entry { request, state: State::Waiting, degraded, started: now }
-        });
-        self.schedule.push(now, &request);
-        self.backlog.on_enqueue(now, id.index(), arrived, request.cost);
-        if self.ranks.is_some() {
-            self.unranked.push(id);
-        }
-        Ok(id)
-    }
-
-    /// Whether a request that the policy let in fits the bounds of the gate itself.
-    fn has_room(
-        &mut self,
-        now: Instant,
-        context: &Context,
-        request: &Request,
-    ) -> Result<(), Rejection> {
-        let waiting = self.backlog.waiting();
-        if waiting >= self.config.queue_limit && !self.push_out(now, context) {
-            return Err(Rejection::new(
-                Reason::Full,
-                waiting as f64,
-                self.config.queue_limit as f64,
-                Advice::Elsewhere,
-            ));
-        }
-        if context.deadline < Instant::FAR {
-            // The wait can be predicted only where order is that of arrival.
-            let wait = if self.schedule.keeps_arrival_order() {
-                self.backlog.predicted_wait()
-            } else {
-                Span::ZERO
-            };
-            let service = Span::from_nanos(self.service.get().unwrap_or(0.0) as u64)
-                .max(context.progress.remaining());
-            let left = context.deadline.since(now);
-            if wait + service > left {
-                let needed = (wait + service).as_nanos() as f64;
-                return Err(Rejection::new(
-                    Reason::Infeasible,
-                    needed,
-                    left.as_nanos() as f64,
-                    Advice::Elsewhere,
-                ));
-            }
-        }
-        let _ = request;
-        Ok(())
-    }
-
-    /// Enters newcomers that still wait into the index by rank.
-    fn rank_newcomers(&mut self) {
-        let Some(ranks) = &mut self.ranks else { return };
-        for id in self.unranked.drain(..) {
-            if let Some(entry) = self.entries.get(id).filter(|entry| entry.state == State::Waiting)
-            {
-                ranks.insert(id.index(), entry.request.context.rank);
-            }
-        }
-    }
-
-    /// Pushes out the least important request that waits, if it is less important than `context`.
-    fn push_out(&mut self, now: Instant, context: &Context) -> bool {
-        self.rank_newcomers();
-        let Some((place, level)) = self.ranks.as_ref().and_then(RankIndex::least_important) else {
-            return false;
-        };
-        if level <= level_of(context.rank) {
-            return false;
-        }
-        let Some(id) = self.entries.key_at(place) else { return false };
-        let Some(request) = self.take_out(now, id) else { return false };
-        let (victim, winner) = (request.context.rank.key(), context.rank.key());
-        let mut rejection = Rejection::new(
-            Reason::PushedOut,
-            f64::from(victim),
-            f64::from(winner),
-            Advice::Elsewhere,
-        );
-        self.note_refusal(now, &request.context, &mut rejection);
-        self.actions.push_back(Action::Refuse { id, rejection });
-        true
-    }
-
-    /// Takes a request that waits out of every structure but `entries`.
-    fn take_out(&mut self, now: Instant, id: RequestId) -> Option<Request> {
-        let entry = self.entries.get_mut(id)?;
-        entry.state = State::Refused;
-        let request = entry.request;
-        self.schedule.remove(id);
-        self.dequeue(now, &request, false);
-        self.leave(now, &request);
-        Some(request)
-    }
-
-    fn dequeue(&mut self, now: Instant, request: &Request, started: bool) {
-        self.backlog.on_dequeue(now, request.id.index(), request.cost, started);
-        if let Some(ranks) = &mut self.ranks {
-            ranks.remove(request.id.index());
-        }
-    }
-
-    fn leave(&mut self, now: Instant, request: &Request) {
-        let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
-        self.admission.on_leave(&mut cx, request);
     }
 
     /// Gives a slot to a request that was taken from the schedule, unless it is too late for it.
@@ -674,94 +493,23 @@ impl Gate {
                 let degraded = entry.degraded;
                 self.dequeue(now, &request, true);
                 self.running += 1;
-                self.slots.on_start(now, self.running);
                 self.events.push(now, || Event::Start { rank: request.context.rank, sojourn });
                 self.actions.push_back(Action::Start { id, degraded });
             }
         }
     }
 
-    /// The first cost is known: what waits was counted by a guess until now.
-    fn replace_guesses(&mut self) {
-        let mut queued = 0;
-        for (_, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.state == State::Waiting)
-        {
-            entry.request.cost = self.costs.estimate(entry.request.context.workflow);
-            queued += entry.request.cost.0;
-        }
-        self.backlog.recount(queued);
-    }
-
-    /// Counts a refusal and, when many requests are retries, advises against one more: others are
-    /// overloaded too ("Handling Overload", Deciding to Retry).
-    fn note_refusal(&mut self, now: Instant, context: &Context, rejection: &mut Rejection) {
-        self.shedding = true;
-        if rejection.advice == Advice::Elsewhere
-            && rejection.reason != Reason::Draining
-            && self.attempts.retries_are_common()
-        {
-            rejection.advice = Advice::Never;
-        }
-        let rejection = *rejection;
-        self.events.push(now, || Event::Refuse {
-            rank: context.rank,
-            workflow: context.workflow,
-            rejection,
-        });
-    }
-
     fn feedback_now(&mut self, caller: CallerId, workflow: Workflow) -> Feedback {
         let now = self.now;
         self.sequence += 1;
         let mut feedback = Feedback::silent(self.id, self.sequence);
-        let busy = (f64::from(self.running) + self.backlog.waiting() as f64)
-            / f64::from(self.slots.limit());
+        let busy =
+            (f64::from(self.running) + self.backlog.waiting() as f64) / f64::from(self.limit);
         feedback.utilization = Some(busy.max(self.utilization) as f32);
         let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
         self.admission.feedback(&mut cx, &self.backlog, caller, &mut feedback);
         self.downstream.restrict(now, workflow, &mut feedback);
         feedback
-    }
-
-    /// Credits and in-flight requests by caller, whether or not the policy keeps such accounts.
-    fn issued(&self) -> Vec<Issued> {
-        let mut issued = self.admission.issued();
-        issued.sort_by_key(|entry| entry.caller);
-        for entry in &mut issued {
-            entry.in_flight = 0;
-        }
-        for (_, entry) in self.entries.iter().filter(|(_, entry)| entry.state != State::Refused) {
-            let caller = entry.request.context.caller;
-            match issued.binary_search_by_key(&caller, |entry| entry.caller) {
-                Ok(at) => issued[at].in_flight += 1,
-                Err(at) => issued.insert(at, Issued { caller, window: 0, in_flight: 1 }),
-            }
-        }
-        for entry in &mut issued {
-            entry.window = entry.window.max(entry.in_flight);
-        }
-        issued
-    }
-
-    /// Keeps just the indexes the policy in force needs.
-    fn rebuild_indexes(&mut self, now: Instant) {
-        let needs = self.admission.needs();
-        let mut waiting: Vec<Request> = self
-            .entries
-            .iter()
-            .filter(|(_, entry)| entry.state == State::Waiting)
-            .map(|(_, entry)| entry.request)
-            .collect();
-        waiting.sort_by_key(|request| (request.arrived, request.id));
-        self.ranks = needs.ranks.then(RankIndex::default);
-        self.unranked.clear();
-        self.backlog = Backlog::new(needs.ages);
-        for request in waiting {
-            self.backlog.on_enqueue(now, request.id.index(), request.arrived, request.cost);
-            if let Some(ranks) = &mut self.ranks {
-                ranks.insert(request.id.index(), request.context.rank);
-            }
-        }
     }
 
     fn ignore(&mut self, now: Instant, misuse: Misuse) {

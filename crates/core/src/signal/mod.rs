@@ -5,6 +5,7 @@ mod ewma;
 mod executor;
 mod extremum;
 mod rate;
+mod stages;
 mod utilization;
 
 pub use backlog::{Backlog, DelaySignal};
@@ -12,6 +13,7 @@ pub use ewma::Ewma;
 pub use executor::ExecutorLoad;
 pub use extremum::Extremum;
 pub use rate::RateMeter;
+pub use stages::Stages;
 pub use utilization::{Combine, Part, SignalId, Signals, SignalsConfig};
 mod quantile;
 mod window;

@@ -29,9 +29,6 @@ pub trait Slots: fmt::Debug + Send {
     /// How many slots there are now, at least one.
     fn limit(&self) -> u32;
 
-    /// A request got a slot. `running` counts it.
-    fn on_start(&mut self, _now: Instant, _running: u32) {}
-
     /// A request gave its slot back after holding it for `service`. `running` no longer counts it,
     /// `waiting` is what waits for a slot, `shedding` whether the gate has refused lately.
     fn on_finish(&mut self, _now: Instant, _finish: Finish) {}

@@ -139,6 +139,10 @@ impl Throttle for Credit {
         self.allowed(now).map_or(Cursor::OPEN, |allowed| allowed.last)
     }
 
+    fn synchronises(&self) -> bool {
+        self.config.synchronise
+    }
+
     fn adopt(&mut self, outstanding: u32) {
         self.used = outstanding;
     }
@@ -164,11 +168,15 @@ pub struct CreditConfig {
     /// Longest time that windows and cursors count, whatever the gate says. Less probes more often.
     /// Default 10 s.
     pub holds: Span,
+    /// Tells the callee of demand by messages of their own when nothing else would, for a
+    /// `breakwater` gate with `demand = "synchronise"` (Breakwater §5.3, Figure 8): never wrong
+    /// about demand, at twice the messages. Default false.
+    pub synchronise: bool,
 }
 
 impl Default for CreditConfig {
     fn default() -> Self {
-        Self { floor: 0, holds: Span::from_secs(10) }
+        Self { floor: 0, holds: Span::from_secs(10), synchronise: false }
     }
 }
 

@@ -69,6 +69,11 @@ pub trait Throttle: fmt::Debug + Send {
         true
     }
 
+    /// Whether the callee wants to be told of demand by messages of their own.
+    fn synchronises(&self) -> bool {
+        false
+    }
+
     /// Takes over from another throttle that had `outstanding` requests at the endpoint: their
     /// responses will come here.
     fn adopt(&mut self, _outstanding: u32) {}

@@ -75,7 +75,11 @@ fn throttles() -> [ThrottleConfig; 8] {
     [
         ThrottleConfig::Open,
         ThrottleConfig::Credit(CreditConfig::default()),
-        ThrottleConfig::Credit(CreditConfig { floor: 1, holds: Span::from_millis(1) }),
+        ThrottleConfig::Credit(CreditConfig {
+            floor: 1,
+            holds: Span::from_millis(1),
+            ..CreditConfig::default()
+        }),
         ThrottleConfig::Cursor(CursorConfig::default()),
         ThrottleConfig::Adaptive(AdaptiveConfig::default()),
         ThrottleConfig::Seda(SedaConfig {

@@ -339,7 +339,7 @@ impl Run {
             assert!(!idle || self.told[endpoint] == 0, "vanished demand is reported");
         }
         assert!(self.retries as f64 <= 3.0 + 0.1 * self.submitted as f64, "the budget is kept");
-        assert!(self.reported <= self.shed, "each shed is reported once");
+        assert!(self.reported <= self.shed, "no shed is reported twice");
     }
 
     /// Answers everything, waits for the rest, and looks whether the books balance.
@@ -352,7 +352,8 @@ impl Run {
             self.drain();
             self.check();
         }
-        // A most important call leaves sooner or later, and takes the last report along.
+        // A most important call leaves sooner or later. That no shed is reported twice was checked
+        // at every step; that all are, unless a storm is over, is a test beside the log of sheds.
         let said = self.transcript.len();
         for _ in 0..20 {
             self.now += Span::from_secs(1);
@@ -360,7 +361,7 @@ impl Run {
             self.drain();
             let mut new = self.transcript[said..].iter();
             if new.any(|(_, action)| matches!(action, CallAction::Transmit { .. })) {
-                return assert_eq!(self.reported, self.shed, "each shed is reported once");
+                return;
             }
         }
         panic!("locked out for good");

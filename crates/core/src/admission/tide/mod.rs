@@ -131,18 +131,21 @@ impl Tide {
         let callers = self.windows.callers();
         let delay = backlog.delay(due, DelaySignal::Drain);
         let worst = target.scale(PRESSURE_LIMIT);
-        // Until something comes in, an empty queue stays empty and a stalled one stalled: all periods
-        // are alike until the round ends, or for ever if there is none.
+        let before = self.pool.total();
+        if delay >= target {
+            self.pool.decrease(callers, delay);
+        }
+        // Until something comes in, an empty queue stays empty and a stalled one stalled. Where that
+        // leaves the pool as it is, or lets it grow, all periods are alike until the round ends, or
+        // for ever if there is none.
         let steady = backlog.waiting() == 0 || delay >= worst;
         let mut periods = 1;
-        if steady && (delay < target || self.pool.is_at_floor()) {
+        if steady && self.pool.total() == before {
             let until = self.round_ends().map_or(cx.now, |ends| ends.min(cx.now));
             periods += until.since(due).as_nanos() / period.as_nanos();
         }
         if delay < target {
             self.pool.increase(callers, periods);
-        } else {
-            self.pool.decrease(callers, delay);
         }
         if let Some(round) = &mut self.round {
             round.delays += delay.min(worst).as_nanos().saturating_mul(periods);
@@ -213,7 +216,9 @@ impl Tide {
         let between = elapsed.scale(callers / f64::from(round.arrived.max(1)));
         self.holds = between.scale(self.config.holds).max(self.derived.round);
         let bound = Cursor::first((f64::from(self.last.ranks()) * 0.9) as u32);
-        let limit = 8 + round.finished as usize / 8;
+        // Half of the time the service has to spare, a message taken to cost as much as a request.
+        let spare = self.capacity * elapsed.as_nanos() as f64 - round.served as f64;
+        let limit = 8 + (spare / (2.0 * self.offered.mean_cost())) as usize;
         self.windows.notify_stricter_than(bound, limit);
     }
 }

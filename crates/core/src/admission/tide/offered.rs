@@ -68,6 +68,11 @@ impl Offered {
         self.counted
     }
 
+    /// Mean cost of a request, over all ranks.
+    pub(super) fn mean_cost(&self) -> f64 {
+        f64::from(self.mean_cost.max(1.0))
+    }
+
     /// Whether nothing has been offered for so long that it has faded.
     pub(super) fn is_empty(&self) -> bool {
         self.words.iter().all(|word| *word == 0)

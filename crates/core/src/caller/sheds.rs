@@ -1,0 +1,89 @@
+//! What the caller rejected itself, until it can be reported.
+//!
+//! A gate adds up reports to know what is offered, so each shed is reported once. But a caller that
+//! sheds nearly everything is heard of rarely, and after a storm its report would tell of the storm:
+//! a thousand callers doing so look like an overload that is long over. So when sheds have become
+//! much rarer since the last report, what is reported is what the present pace would have brought.
+
+use crate::context::Sheds;
+use crate::rank::Rank;
+use crate::rng::Rng;
+use crate::signal::Ewma;
+use crate::time::Instant;
+
+/// Sheds since the last report.
+#[derive(Clone, Debug)]
+pub(super) struct ShedLog {
+    sheds: Sheds,
+    /// When the last report left, and when the last shed happened.
+    reported: Instant,
+    last: Instant,
+    /// Recent time between sheds, in nanoseconds.
+    gap: Ewma,
+}
+
+/// Sheds must have become this much rarer for the storm to count as over. In steady weather a mean
+/// over four gaps is off by half now and then, by four hardly ever.
+const CALMER: f64 = 4.0;
+
+impl ShedLog {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { sheds: Sheds::NONE, reported: now, last: now, gap: Ewma::new(0.25) }
+    }
+
+    pub(super) fn add(&mut self, now: Instant, rank: Rank, rng: &mut Rng) {
+        self.gap.add(now.since(self.last).as_nanos() as f64);
+        self.last = now;
+        self.merge(Sheds { count: 1, sample: rank }, rng);
+    }
+
+    /// Sheds that others made in the callee's name.
+    pub(super) fn merge(&mut self, sheds: Sheds, rng: &mut Rng) {
+        self.sheds.merge(sheds, rng);
+    }
+
+    /// What to report now.
+    pub(super) fn take(&mut self, now: Instant) -> Sheds {
+        let mut sheds = std::mem::take(&mut self.sheds);
+        let since = now.since(self.reported).as_nanos() as f64;
+        let gap = self.gap.get().unwrap_or(0.0).max(now.since(self.last).as_nanos() as f64);
+        if f64::from(sheds.count) * gap > CALMER * since {
+            sheds.count = (since / gap) as u32;
+        }
+        self.reported = now;
+        sheds
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Span;
+
+    fn micros(n: u64) -> Instant {
+        Instant::ZERO + Span::from_micros(n)
+    }
+
+    #[test]
+    fn every_shed_is_reported_once() {
+        let (mut log, mut rng) = (ShedLog::new(micros(0)), Rng::new(1));
+        for n in 1..=100 {
+            log.add(micros(10 * n), Rank::LAST, &mut rng);
+        }
+        assert_eq!(log.take(micros(1_005)).count, 100);
+        assert_eq!(log.take(micros(1_006)).count, 0);
+    }
+
+    #[test]
+    fn a_storm_that_is_over_is_not_reported_as_one() {
+        let (mut log, mut rng) = (ShedLog::new(micros(0)), Rng::new(1));
+        for n in 1..=100 {
+            log.add(micros(10 * n), Rank::LAST, &mut rng);
+        }
+        for n in 1..=10 {
+            log.add(micros(1_000 + 1_000 * n), Rank::LAST, &mut rng);
+        }
+        let reported = log.take(micros(11_500)).count;
+        assert!((8..=14).contains(&reported), "{reported}");
+    }
+}

@@ -1,0 +1,94 @@
+//! Changes of a gate that is in use: another configuration, another unit of cost. Nothing that is
+//! inside is lost, nothing is granted twice.
+
+use super::{Gate, GateConfig, State};
+use crate::admission::Issued;
+use crate::config::ConfigError;
+use crate::levels::RankIndex;
+use crate::request::{Cx, Request};
+use crate::signal::Backlog;
+use crate::time::Instant;
+
+impl Gate {
+    /// Changes the configuration. Parameters change in place; another policy starts with the
+    /// in-flight requests and issued credits there are.
+    pub fn reconfigure(&mut self, now: Instant, config: &GateConfig) -> Result<(), ConfigError> {
+        config.check()?;
+        let now = self.advance(now);
+        if !self.admission.reconfigure(&config.admission) {
+            let issued = self.issued();
+            self.admission = config.admission.build(now);
+            let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
+            self.admission.take_over(&mut cx, &issued);
+        }
+        if config.schedule != self.config.schedule {
+            let mut schedule = config.schedule.build();
+            while let Some(id) = self.schedule.pop(now) {
+                schedule
+                    .push(now, &self.entries.get(id).expect("scheduled ids are stored").request);
+            }
+            self.schedule = schedule;
+        }
+        if config.slots != self.config.slots {
+            self.slots = config.slots.build(now);
+            self.limit = self.slots.limit();
+        }
+        self.next_settle = Instant::ZERO;
+        self.attempts.set_share(config.retry_share);
+        self.config = config.clone();
+        self.rebuild_indexes(now);
+        Ok(())
+    }
+
+    /// Credits and in-flight requests by caller, whether or not the policy keeps such accounts.
+    fn issued(&self) -> Vec<Issued> {
+        let mut issued = self.admission.issued();
+        issued.sort_by_key(|entry| entry.caller);
+        for entry in &mut issued {
+            entry.in_flight = 0;
+        }
+        for (_, entry) in self.entries.iter().filter(|(_, entry)| entry.state != State::Refused) {
+            let caller = entry.request.context.caller;
+            match issued.binary_search_by_key(&caller, |entry| entry.caller) {
+                Ok(at) => issued[at].in_flight += 1,
+                Err(at) => issued.insert(at, Issued { caller, window: 0, in_flight: 1 }),
+            }
+        }
+        for entry in &mut issued {
+            entry.window = entry.window.max(entry.in_flight);
+        }
+        issued
+    }
+
+    /// Keeps just the indexes the policy in force needs.
+    fn rebuild_indexes(&mut self, now: Instant) {
+        let needs = self.admission.needs();
+        let mut waiting: Vec<Request> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.state == State::Waiting)
+            .map(|(_, entry)| entry.request)
+            .collect();
+        waiting.sort_by_key(|request| (request.arrived, request.id));
+        self.ranks = needs.ranks.then(RankIndex::default);
+        self.unranked.clear();
+        self.backlog = Backlog::new(needs.ages);
+        for request in waiting {
+            self.backlog.on_enqueue(now, request.id.index(), request.arrived, request.cost);
+            if let Some(ranks) = &mut self.ranks {
+                ranks.insert(request.id.index(), request.context.rank);
+            }
+        }
+    }
+
+    /// The first cost is known: what waits was counted by a guess until now.
+    pub(super) fn replace_guesses(&mut self) {
+        let mut queued = 0;
+        for (_, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.state == State::Waiting)
+        {
+            entry.request.cost = self.costs.estimate(entry.request.context.workflow);
+            queued += entry.request.cost.0;
+        }
+        self.backlog.recount(queued);
+    }
+}

@@ -1,0 +1,186 @@
+//! The door: how a request gets in, and how one that waits is turned out again.
+//!
+//! In this order: closing down, deadline passed, downstream cursor, the policy, the bounds of the
+//! gate itself. What the policy let in but a bound refuses is a request that left, for the policy.
+
+use super::{Action, Entry, Gate, State};
+use crate::context::Context;
+use crate::event::Event;
+use crate::levels::{RankIndex, level_of};
+use crate::request::{Cx, Request, RequestId};
+use crate::signal::DelaySignal;
+use crate::slab::Key;
+use crate::time::{Instant, Span};
+use crate::verdict::{Advice, Reason, Rejection, Verdict};
+
+impl Gate {
+    pub(super) fn enter(
+        &mut self,
+        now: Instant,
+        arrived: Instant,
+        context: &Context,
+    ) -> Result<RequestId, Rejection> {
+        if self.draining {
+            return Err(Rejection::new(Reason::Draining, 1.0, 0.0, Advice::Elsewhere));
+        }
+        if context.deadline <= now {
+            let late = now.since(context.deadline).as_nanos() as f64;
+            return Err(Rejection::new(Reason::Expired, late, 0.0, Advice::Never));
+        }
+        if let Some(cursor) = self.downstream.refuses(now, context, &mut self.rng) {
+            let (rank, ranks) = (f64::from(context.rank.key()), f64::from(cursor.ranks()));
+            return Err(Rejection::new(Reason::Downstream, rank, ranks, Advice::Never));
+        }
+        let mut request = Request {
+            id: Key::NOWHERE,
+            context: *context,
+            arrived,
+            enqueued: now,
+            cost: self.costs.estimate(context.workflow),
+            attained: Span::ZERO,
+        };
+        let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
+        let degraded = match self.admission.on_arrival(&mut cx, &self.backlog, &request) {
+            Verdict::Refuse(rejection) => return Err(rejection),
+            Verdict::Displace(rejection) => {
+                if !self.push_out(now, context) {
+                    self.leave(now, &request);
+                    return Err(rejection);
+                }
+                false
+            }
+            Verdict::Admit => false,
+            Verdict::Degrade => true,
+        };
+        if let Err(rejection) = self.has_room(now, context) {
+            self.leave(now, &request);
+            return Err(rejection);
+        }
+        let degraded =
+            degraded || self.backlog.delay(now, DelaySignal::Drain) >= self.config.degrade_delay;
+        let id = self.entries.insert_with(|id| {
+            request.id = id;
+            Entry { request, state: State::Waiting, degraded, started: now }
+        });
+        self.schedule.push(now, &request);
+        self.backlog.on_enqueue(now, id.index(), arrived, request.cost);
+        if self.ranks.is_some() {
+            self.unranked.push(id);
+        }
+        Ok(id)
+    }
+
+    /// Whether a request that the policy let in fits the bounds of the gate itself.
+    fn has_room(&mut self, now: Instant, context: &Context) -> Result<(), Rejection> {
+        let waiting = self.backlog.waiting();
+        if waiting >= self.config.queue_limit && !self.push_out(now, context) {
+            return Err(Rejection::new(
+                Reason::Full,
+                waiting as f64,
+                self.config.queue_limit as f64,
+                Advice::Elsewhere,
+            ));
+        }
+        if context.deadline < Instant::FAR {
+            // The wait can be predicted only where order is that of arrival.
+            let wait = if self.schedule.keeps_arrival_order() {
+                self.backlog.predicted_wait()
+            } else {
+                Span::ZERO
+            };
+            let service = Span::from_nanos(self.service.get().unwrap_or(0.0) as u64)
+                .max(context.progress.remaining());
+            let left = context.deadline.since(now);
+            if wait + service > left {
+                let needed = (wait + service).as_nanos() as f64;
+                return Err(Rejection::new(
+                    Reason::Infeasible,
+                    needed,
+                    left.as_nanos() as f64,
+                    Advice::Elsewhere,
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Pushes out the least important request that waits, if it is less important than `context`.
+    pub(super) fn push_out(&mut self, now: Instant, context: &Context) -> bool {
+        self.rank_newcomers();
+        let Some((place, level)) = self.ranks.as_ref().and_then(RankIndex::least_important) else {
+            return false;
+        };
+        if level <= level_of(context.rank) {
+            return false;
+        }
+        let Some(id) = self.entries.key_at(place) else { return false };
+        let Some(request) = self.take_out(now, id) else { return false };
+        let (victim, winner) = (request.context.rank.key(), context.rank.key());
+        let mut rejection = Rejection::new(
+            Reason::PushedOut,
+            f64::from(victim),
+            f64::from(winner),
+            Advice::Elsewhere,
+        );
+        self.note_refusal(now, &request.context, &mut rejection);
+        self.actions.push_back(Action::Refuse { id, rejection });
+        true
+    }
+
+    /// Enters newcomers that still wait into the index by rank.
+    pub(super) fn rank_newcomers(&mut self) {
+        let Some(ranks) = &mut self.ranks else { return };
+        for id in self.unranked.drain(..) {
+            if let Some(entry) = self.entries.get(id).filter(|entry| entry.state == State::Waiting)
+            {
+                ranks.insert(id.index(), entry.request.context.rank);
+            }
+        }
+    }
+
+    /// Takes a request that waits out of every structure but `entries`.
+    pub(super) fn take_out(&mut self, now: Instant, id: RequestId) -> Option<Request> {
+        let entry = self.entries.get_mut(id)?;
+        entry.state = State::Refused;
+        let request = entry.request;
+        self.schedule.remove(id);
+        self.dequeue(now, &request, false);
+        self.leave(now, &request);
+        Some(request)
+    }
+
+    pub(super) fn dequeue(&mut self, now: Instant, request: &Request, started: bool) {
+        self.backlog.on_dequeue(now, request.id.index(), request.cost, started);
+        if let Some(ranks) = &mut self.ranks {
+            ranks.remove(request.id.index());
+        }
+    }
+
+    pub(super) fn leave(&mut self, now: Instant, request: &Request) {
+        let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
+        self.admission.on_leave(&mut cx, request);
+    }
+
+    /// Counts a refusal and, when many requests are retries, advises against one more: others are
+    /// overloaded too ("Handling Overload", Deciding to Retry).
+    pub(super) fn note_refusal(
+        &mut self,
+        now: Instant,
+        context: &Context,
+        rejection: &mut Rejection,
+    ) {
+        self.shedding = true;
+        if rejection.advice == Advice::Elsewhere
+            && rejection.reason != Reason::Draining
+            && self.attempts.retries_are_common()
+        {
+            rejection.advice = Advice::Never;
+        }
+        let rejection = *rejection;
+        self.events.push(now, || Event::Refuse {
+            rank: context.rank,
+            workflow: context.workflow,
+            rejection,
+        });
+    }
+}
