@@ -46,7 +46,7 @@ fn claims(runs: &Runs) -> Vec<Claim> {
             "by response time, 700/s of 750: lost",
             share,
             lost("dagor-response", 700.0),
-            0.03,
+            0.02,
         )
         .paper("sheds from 630/s"),
         Claim::at_most(
