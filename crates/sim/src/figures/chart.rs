@@ -301,7 +301,8 @@ impl Range {
 fn nice_step(most: f64) -> f64 {
     let power = 10f64.powf(most.log10().floor());
     match most / power {
-        share if share <= 2.0 => power / 5.0 * 2.0,
+        share if share <= 1.0 => power / 5.0,
+        share if share <= 2.0 => power / 2.0,
         share if share <= 5.0 => power,
         _ => power * 2.0,
     }
