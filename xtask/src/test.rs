@@ -13,7 +13,7 @@ const NEEDS: &[Need] = &[];
 /// Runs every step; stops at the first that fails.
 pub(crate) fn test(install: bool) -> Result {
     // A step that finds its tool missing does its work in another way, or is skipped; the summary
-    // names every such case. Quick checks of figures belong at the end of this list.
+    // names every such case.
     let steps: &[(&str, Step)] = &[
         ("format", format),
         ("tidy", || tidy::tidy().map(|()| Done::Ran)),
@@ -25,6 +25,7 @@ pub(crate) fn test(install: bool) -> Result {
         ("loom models", loom),
         ("documentation", documentation),
         ("examples", || cargo_step(&["build", "-q", "--workspace", "--examples"])),
+        ("figures", figures),
     ];
     let start = Instant::now();
     let mut report = Vec::new();
@@ -98,6 +99,12 @@ fn loom() -> Result<Done> {
     let mut command = cargo(&["test", "-q", "-p", "tidegate-driver", "--test", "loom"]);
     command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", "target/loom");
     run(&mut command).map(|()| Done::Ran)
+}
+
+/// The papers' figures, short: every claim must hold.
+fn figures() -> Result<Done> {
+    let build = ["run", "-q", "-p", "tidegate-cli", "--", "figure", "all", "--quick"];
+    run(&mut cargo(&build)).map(|()| Done::Ran)
 }
 
 fn documentation() -> Result<Done> {

@@ -9,6 +9,7 @@ pub mod command;
 pub mod dist;
 pub mod engine;
 pub mod fault;
+pub mod figures;
 pub mod ideal;
 pub mod measure;
 pub mod network;

@@ -324,23 +324,23 @@ fn row_numbers(row: &Row) -> [(&'static str, String); 4] {
 }
 
 /// A JSON object in the making.
-struct Object(String);
+pub(crate) struct Object(String);
 
 impl Object {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self("{".to_owned())
     }
 
-    fn raw(&mut self, name: &str, value: &str) {
+    pub(crate) fn raw(&mut self, name: &str, value: &str) {
         let comma = if self.0.len() > 1 { "," } else { "" };
         let _ = write!(self.0, "{comma}{}:{value}", quoted(name));
     }
 
-    fn text(&mut self, name: &str, value: &str) {
+    pub(crate) fn text(&mut self, name: &str, value: &str) {
         self.raw(name, &quoted(value));
     }
 
-    fn end(mut self) -> String {
+    pub(crate) fn end(mut self) -> String {
         self.0.push('}');
         self.0
     }
@@ -366,7 +366,7 @@ fn json(value: &Value) -> String {
     }
 }
 
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
         match c {

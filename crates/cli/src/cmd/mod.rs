@@ -2,8 +2,11 @@
 
 mod check;
 mod config;
+mod figure;
 mod file;
+mod progress;
 mod proxy;
+mod sim;
 
 use std::fmt;
 use std::io::{self, Write};
@@ -20,6 +23,10 @@ pub(crate) enum Command {
     Config(config::Config),
     /// Run the sidecar: a gate before an HTTP service.
     Proxy(Box<proxy::Proxy>),
+    /// Make the papers' figures with our policies, and check what they claim.
+    Figure(figure::Figure),
+    /// Simulate a plan: what would these policies do to my services?
+    Sim(sim::Sim),
 }
 
 impl Command {
@@ -28,6 +35,8 @@ impl Command {
             Self::Check(check) => check.run(),
             Self::Config(config) => config.run(),
             Self::Proxy(proxy) => proxy.run(),
+            Self::Figure(figure) => figure.run(),
+            Self::Sim(sim) => sim.run(),
         }
     }
 }

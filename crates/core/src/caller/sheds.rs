@@ -15,6 +15,8 @@ use crate::time::Instant;
 #[derive(Clone, Debug)]
 pub(super) struct ShedLog {
     sheds: Sheds,
+    /// How many of them others made; whoever hands them on has just made them, so no storm is old.
+    handed_on: u32,
     /// When the last report left, and when the last shed happened.
     reported: Instant,
     last: Instant,
@@ -28,27 +30,30 @@ const CALMER: f64 = 4.0;
 
 impl ShedLog {
     pub(super) fn new(now: Instant) -> Self {
-        Self { sheds: Sheds::NONE, reported: now, last: now, gap: Ewma::new(0.25) }
+        Self { sheds: Sheds::NONE, handed_on: 0, reported: now, last: now, gap: Ewma::new(0.25) }
     }
 
     pub(super) fn add(&mut self, now: Instant, rank: Rank, rng: &mut Rng) {
         self.gap.add(now.since(self.last).as_nanos() as f64);
         self.last = now;
-        self.merge(Sheds { count: 1, sample: rank }, rng);
+        self.sheds.merge(Sheds { count: 1, sample: rank }, rng);
     }
 
     /// Sheds that others made in the callee's name.
     pub(super) fn merge(&mut self, sheds: Sheds, rng: &mut Rng) {
+        self.handed_on = self.handed_on.saturating_add(sheds.count);
         self.sheds.merge(sheds, rng);
     }
 
     /// What to report now.
     pub(super) fn take(&mut self, now: Instant) -> Sheds {
         let mut sheds = std::mem::take(&mut self.sheds);
+        let handed_on = std::mem::take(&mut self.handed_on);
+        let own = sheds.count.saturating_sub(handed_on);
         let since = now.since(self.reported).as_nanos() as f64;
         let gap = self.gap.get().unwrap_or(0.0).max(now.since(self.last).as_nanos() as f64);
-        if f64::from(sheds.count) * gap > CALMER * since {
-            sheds.count = (since / gap) as u32;
+        if f64::from(own) * gap > CALMER * since {
+            sheds.count = handed_on.saturating_add((since / gap) as u32);
         }
         self.reported = now;
         sheds
@@ -72,6 +77,19 @@ mod tests {
         }
         assert_eq!(log.take(micros(1_005)).count, 100);
         assert_eq!(log.take(micros(1_006)).count, 0);
+    }
+
+    /// A gate refuses in the name of the service it calls; its caller sheds nothing itself. Those
+    /// sheds were once taken for an old storm and forgotten, and the service below, which then knew
+    /// nothing of the demand it was spared, opened its cursor far too wide.
+    #[test]
+    fn what_others_shed_is_handed_on_whole() {
+        let (mut log, mut rng) = (ShedLog::new(micros(0)), Rng::new(1));
+        log.merge(Sheds { count: 40, sample: Rank::LAST }, &mut rng);
+        assert_eq!(log.take(micros(1_000_000)).count, 40);
+        log.add(micros(1_000_010), Rank::LAST, &mut rng);
+        log.merge(Sheds { count: 7, sample: Rank::LAST }, &mut rng);
+        assert_eq!(log.take(micros(2_000_000)).count, 8);
     }
 
     #[test]

@@ -1,0 +1,125 @@
+//! What a figure is expected to show, as numbers that can fail.
+
+/// One statement of a figure, checked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Claim {
+    /// What is said.
+    pub what: String,
+    /// Which values would agree with it: the tolerance is stated here.
+    pub expected: String,
+    /// What was measured.
+    pub measured: String,
+    /// What the original reports; empty if it gives no number.
+    pub paper: String,
+    /// Whether the measurement agrees.
+    pub holds: bool,
+}
+
+impl Claim {
+    /// `measured` must be `bound` or more.
+    pub fn at_least(what: &str, unit: Unit, measured: f64, bound: f64) -> Self {
+        Self::new(what, format!("≥ {}", unit.show(bound)), unit, measured, measured >= bound)
+    }
+
+    /// `measured` must be `bound` or less.
+    pub fn at_most(what: &str, unit: Unit, measured: f64, bound: f64) -> Self {
+        Self::new(what, format!("≤ {}", unit.show(bound)), unit, measured, measured <= bound)
+    }
+
+    /// `measured` must lie between the two.
+    pub fn between(what: &str, unit: Unit, measured: f64, low: f64, high: f64) -> Self {
+        let expected = format!("{} to {}", unit.show(low), unit.show(high));
+        Self::new(what, expected, unit, measured, (low..=high).contains(&measured))
+    }
+
+    fn new(what: &str, expected: String, unit: Unit, measured: f64, holds: bool) -> Self {
+        let (what, measured) = (what.to_owned(), unit.show(measured));
+        Self { what, expected, measured, paper: String::new(), holds }
+    }
+
+    /// With what the original reports beside it.
+    pub fn paper(mut self, number: &str) -> Self {
+        self.paper = number.to_owned();
+        self
+    }
+}
+
+/// How a number is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// A share, as a percentage.
+    Percent,
+    /// Microseconds.
+    Micros,
+    /// Milliseconds.
+    Millis,
+    /// Requests per second.
+    Rate,
+    /// A ratio of two numbers.
+    Times,
+}
+
+impl Unit {
+    /// The number as people read it.
+    pub fn show(self, value: f64) -> String {
+        match self {
+            Self::Percent => format!("{:.1} %", value * 100.0),
+            Self::Micros => format!("{value:.0} µs"),
+            Self::Millis => format!("{value:.0} ms"),
+            Self::Rate => format!("{value:.0}/s"),
+            Self::Times => format!("{value:.3}×"),
+        }
+    }
+}
+
+/// The claims as a table for people.
+pub fn table(claims: &[Claim]) -> String {
+    let heading = ["", "claim", "expected", "measured", "paper"].map(str::to_owned);
+    let row = |claim: &Claim| {
+        let mark = if claim.holds { "ok" } else { "FAILED" }.to_owned();
+        let Claim { what, expected, measured, paper, .. } = claim.clone();
+        [mark, what, expected, measured, paper]
+    };
+    let rows: Vec<[String; 5]> = std::iter::once(heading).chain(claims.iter().map(row)).collect();
+    let width = |n: usize| rows.iter().map(|row| row[n].chars().count()).max().unwrap_or(0);
+    let widths: [usize; 5] = std::array::from_fn(width);
+    let mut out = String::new();
+    for row in &rows {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+        out += cells.collect::<Vec<_>>().join("  ").trim_end();
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claims_hold_up_to_their_bounds_and_no_further() {
+        let holds = |measured| {
+            [
+                Claim::at_least("", Unit::Percent, measured, 0.5).holds,
+                Claim::at_most("", Unit::Percent, measured, 0.5).holds,
+                Claim::between("", Unit::Percent, measured, 0.4, 0.5).holds,
+            ]
+        };
+        assert_eq!(holds(0.5), [true, true, true]);
+        assert_eq!(holds(0.51), [true, false, false]);
+        assert_eq!(holds(0.39), [false, true, false]);
+        assert_eq!(holds(f64::NAN), [false, false, false]);
+    }
+
+    #[test]
+    fn the_table_tells_both_numbers() {
+        let claims = [
+            Claim::at_least("held", Unit::Percent, 0.97, 0.95).paper("94 %"),
+            Claim::at_most("a longer statement", Unit::Micros, 210.4, 200.0),
+        ];
+        let text = table(&claims);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[1], "ok      held                ≥ 95.0 %  97.0 %    94 %");
+        assert_eq!(lines[2], "FAILED  a longer statement  ≤ 200 µs  210 µs");
+    }
+}

@@ -1,0 +1,109 @@
+//! DAGOR's Figures 7 and 8: tasks that call a full service once to four times. Whoever sheds at
+//! random at each call loses the task at one of them; whoever sheds by rank answers all calls of a
+//! task alike.
+
+use super::chart::{Axis, Chart, Line, Panel};
+use super::claim::{Claim, Unit};
+use super::lab::{Lab, Runs, Source};
+use super::{Figure, Outcome};
+use crate::report::Report;
+
+pub(super) const FIGURE: Figure = Figure {
+    name: "dagor-8",
+    title: "Tasks with one to four calls to a full service (load = calls ÷ capacity)",
+    source: "DAGOR §5.3, Figures 7 and 8",
+    make,
+};
+
+const PLAN: Source = Source {
+    name: "dagor-subsequent",
+    text: include_str!("../../../../plans/dagor-subsequent.toml"),
+};
+const POLICIES: [&str; 4] = ["tide", "dagor", "codel", "random"];
+/// Most calls of a task.
+const CALLS: usize = 4;
+
+fn make(lab: &Lab<'_>) -> Outcome {
+    let loads = if lab.quick { "[1.0,2.0]" } else { "[0.5,0.75,1.0,1.5,2.0,3.0,4.0]" };
+    let mut sets = vec![format!("policy={POLICIES:?}"), format!("load={loads}")];
+    sets.extend(["warmup=60s".to_owned(), "duration=120s".to_owned()]);
+    let runs = lab.run(PLAN, &sets);
+    Outcome { claims: claims(&runs), charts: vec![chart(&runs)], notes: Vec::new() }
+}
+
+/// How many calls the tasks of a run make.
+fn calls(run: &Report) -> usize {
+    let value = run.point.iter().find(|(path, _)| path == "services.a.calls");
+    value.and_then(|(_, value)| value.as_array()).map_or(0, Vec::len)
+}
+
+/// Goodput ÷ the best possible.
+fn of_best(run: &Report) -> f64 {
+    run.goodput_rps / run.capacity_rps.min(run.offered_rps)
+}
+
+fn only(runs: &Runs, fits: impl Fn(&Report) -> bool) -> Runs {
+    Runs(runs.0.iter().filter(|run| fits(run)).cloned().collect())
+}
+
+fn claims(runs: &Runs) -> Vec<Claim> {
+    let at = |policy, x| of_best(only(runs, |run| calls(run) == x).get(policy, &[("load", 2.0)]));
+    let (share, times) = (Unit::Percent, Unit::Times);
+    let mut claims = Vec::new();
+    for x in 1..=CALLS {
+        let what = format!("dagor at 2×, calls per task: {x}, of the optimum");
+        claims.push(Claim::at_least(&what, share, at("dagor", x), 0.85).paper("close to it"));
+        let what = format!("tide at 2×, calls per task: {x}, of the optimum");
+        claims.push(Claim::at_least(&what, share, at("tide", x), 0.95));
+    }
+    claims.extend([
+        Claim::at_least("codel at 2×, 1 call, of the optimum", share, at("codel", 1), 0.9)
+            .paper("about equal"),
+        Claim::at_least(
+            "dagor ÷ codel at 2×, 2 calls",
+            times,
+            at("dagor", 2) / at("codel", 2),
+            1.15,
+        )
+        .paper("about 1.5×"),
+        Claim::at_least(
+            "dagor ÷ codel at 2×, 4 calls",
+            times,
+            at("dagor", 4) / at("codel", 4),
+            1.3,
+        )
+        .paper("more than for 2"),
+        Claim::at_most(
+            "random at 2×: 4 calls ÷ 1 call",
+            times,
+            at("random", 4) / at("random", 1),
+            0.65,
+        ),
+    ]);
+    claims
+}
+
+fn chart(runs: &Runs) -> Chart {
+    let by_calls = |policy: &&str| {
+        let here = only(runs, |run| super::lab::at(run, "load") == Some(2.0));
+        let points = here.of(policy).map(|run| (calls(run) as f64, 100.0 * of_best(run))).collect();
+        Line::new(policy, points)
+    };
+    let by_load = |policy: &&str| {
+        only(runs, |run| calls(run) == 2).line(policy, "load", |run| 100.0 * of_best(run))
+    };
+    let panel = |title: &str, x: &str, lines| Panel {
+        title: title.to_owned(),
+        x: Axis::linear(x),
+        y: Axis::linear("successful tasks, % of the optimum"),
+        lines,
+    };
+    let demand = "calls offered ÷ capacity";
+    Chart {
+        title: FIGURE.title.to_owned(),
+        panels: vec![
+            panel("two calls per task", demand, POLICIES.iter().map(by_load).collect()),
+            panel("load 2", "calls per task", POLICIES.iter().map(by_calls).collect()),
+        ],
+    }
+}

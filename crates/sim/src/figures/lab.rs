@@ -1,0 +1,241 @@
+//! Running plans for a figure: short or in full, tuned over a grid, and found again by their values.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use toml::Value;
+
+use super::chart::Line;
+use crate::command::run_plan;
+use crate::plan::Plan;
+use crate::report::Report;
+
+/// A plan that is part of the program, so that figures can be made anywhere.
+#[derive(Clone, Copy, Debug)]
+pub struct Source {
+    /// Its file in `plans/`, without the ending.
+    pub name: &'static str,
+    /// What the file says.
+    pub text: &'static str,
+}
+
+/// How figures are to be made.
+pub struct Lab<'a> {
+    /// Fewer points and shorter runs: enough for the claims, not for a beautiful picture.
+    pub quick: bool,
+    /// The seed of every run.
+    pub seed: u64,
+    /// Threads to use; all cores if zero.
+    pub threads: usize,
+    /// Hears how many runs of the current grid are done, of how many.
+    pub progress: &'a (dyn Fn(usize, usize) + Sync),
+    /// What was tuned before, by plan, values and grid: several figures share baselines.
+    tuned: RefCell<BTreeMap<String, Tuned>>,
+}
+
+impl<'a> Lab<'a> {
+    /// A lab in which nothing was tuned yet.
+    pub fn new(
+        quick: bool,
+        seed: u64,
+        threads: usize,
+        progress: &'a (dyn Fn(usize, usize) + Sync),
+    ) -> Self {
+        Self { quick, seed, threads, progress, tuned: RefCell::default() }
+    }
+
+    /// Runs a plan with some values set otherwise.
+    ///
+    /// # Panics
+    ///
+    /// If the plan is wrong: it is ours, and a test runs every figure.
+    pub fn run(&self, source: Source, sets: &[String]) -> Runs {
+        self.run_series(source, sets, None)
+    }
+
+    /// The same with a series in steps of so many milliseconds.
+    pub fn run_series(&self, source: Source, sets: &[String], step_ms: Option<u64>) -> Runs {
+        let plan = Plan::parse(source.name, source.text, sets, Path::new(""));
+        let mut plan = plan.unwrap_or_else(|error| panic!("plans/{}.toml: {error}", source.name));
+        plan.seed = self.seed;
+        for point in &mut plan.points {
+            point.scenario.series = step_ms.map(tidegate_core::Span::from_millis);
+        }
+        Runs(run_plan(&plan, self.threads, self.progress))
+    }
+
+    /// Runs sized in requests: `quick` of them or `full`, after as long a warm-up.
+    pub fn requests(&self, quick: u32, full: u32) -> Vec<String> {
+        let count = if self.quick { quick } else { full };
+        vec![format!("requests={count}"), format!("warmup_requests={count}")]
+    }
+
+    /// Tries every choice, and keeps the one with the most goodput over all runs of the plan.
+    pub fn tune(&self, source: Source, sets: &[String], grid: &Grid) -> Tuned {
+        let key = format!("{} {sets:?} {:?}", source.name, grid.axes);
+        if let Some(tuned) = self.tuned.borrow().get(&key) {
+            return tuned.clone();
+        }
+        let tuned = self.search(source, sets, grid);
+        self.tuned.borrow_mut().insert(key, tuned.clone());
+        tuned
+    }
+
+    fn search(&self, source: Source, sets: &[String], grid: &Grid) -> Tuned {
+        let score = |choice: &Vec<(String, String)>| {
+            let mut sets = sets.to_vec();
+            sets.extend(choice.iter().map(|(path, value)| format!("{path}={value}")));
+            // The share of capacity, so that runs of different services count alike.
+            self.run(source, &sets).0.iter().map(|run| run.goodput_rps / run.capacity_rps).sum()
+        };
+        let choices = grid.choices();
+        let scores: Vec<f64> = choices.iter().map(score).collect();
+        // Of equals, the first.
+        let best = (0..choices.len()).rev().max_by(|a, b| scores[*a].total_cmp(&scores[*b]));
+        let choice = &choices[best.expect("a grid has at least one choice")];
+        Tuned {
+            sets: choice.iter().map(|(path, value)| format!("{path}={value}")).collect(),
+            note: grid.describe(choice),
+        }
+    }
+}
+
+/// Values to try: path and choices, every combination.
+#[derive(Clone, Debug)]
+pub struct Grid {
+    /// What is tuned, and for what.
+    pub title: String,
+    /// Paths in the plan and what to try there, as TOML.
+    pub axes: Vec<(String, Vec<String>)>,
+}
+
+impl Grid {
+    /// Nothing yet to choose from.
+    pub fn new(title: &str) -> Self {
+        Self { title: title.to_owned(), axes: Vec::new() }
+    }
+
+    /// With a further value to choose.
+    pub fn axis(mut self, path: &str, choices: &[&str]) -> Self {
+        self.axes.push((path.to_owned(), choices.iter().map(|&choice| choice.into()).collect()));
+        self
+    }
+
+    fn choices(&self) -> Vec<Vec<(String, String)>> {
+        let mut all = vec![Vec::new()];
+        for (path, choices) in &self.axes {
+            let longer = |prefix: &Vec<(String, String)>| {
+                let prefix = prefix.clone();
+                choices.iter().map(move |choice| {
+                    let mut chosen = prefix.clone();
+                    chosen.push((path.clone(), choice.clone()));
+                    chosen
+                })
+            };
+            all = all.iter().flat_map(longer).collect();
+        }
+        all
+    }
+
+    fn describe(&self, choice: &[(String, String)]) -> String {
+        let part = |((path, value), (_, choices)): (&(String, String), &(String, Vec<String>))| {
+            let name = path.rsplit('.').next().unwrap_or(path);
+            format!("{name} {value} (of {})", choices.join(", "))
+        };
+        let parts: Vec<String> = choice.iter().zip(&self.axes).map(part).collect();
+        format!("{}: {}", self.title, parts.join(", "))
+    }
+}
+
+/// The best of a grid.
+#[derive(Clone, Debug, Default)]
+pub struct Tuned {
+    /// What to set.
+    pub sets: Vec<String>,
+    /// What was chosen, and from what.
+    pub note: String,
+}
+
+/// What came of a grid of runs.
+#[derive(Clone, Debug, Default)]
+pub struct Runs(pub Vec<Report>);
+
+impl Runs {
+    /// The run of `policy` with these values.
+    ///
+    /// # Panics
+    ///
+    /// If there is none: figures ask for what they ran.
+    pub fn get(&self, policy: &str, values: &[(&str, f64)]) -> &Report {
+        let fits = |run: &&Report| {
+            run.policy == policy && values.iter().all(|(path, value)| at(run, path) == Some(*value))
+        };
+        let found = self.0.iter().find(fits);
+        found.unwrap_or_else(|| panic!("no run of {policy} with {values:?}"))
+    }
+
+    /// The runs of a policy.
+    pub fn of<'a>(&'a self, policy: &'a str) -> impl Iterator<Item = &'a Report> {
+        self.0.iter().filter(move |run| run.policy == policy)
+    }
+
+    /// A policy's runs over the values at `path`.
+    pub fn line(&self, policy: &str, path: &str, value: impl Fn(&Report) -> f64) -> Line {
+        let mut points: Vec<(f64, f64)> =
+            self.of(policy).map(|run| (at(run, path).unwrap_or(0.0), value(run))).collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        Line::new(policy, points)
+    }
+
+    /// Both together.
+    pub fn and(mut self, more: Self) -> Self {
+        self.0.extend(more.0);
+        self
+    }
+}
+
+/// A swept number.
+pub fn at(run: &Report, path: &str) -> Option<f64> {
+    run.point.iter().find(|(name, _)| name == path).and_then(|(_, value)| match value {
+        Value::Integer(number) => Some(*number as f64),
+        Value::Float(number) => Some(*number),
+        _ => None,
+    })
+}
+
+/// Goodput as a share of capacity.
+pub fn goodput(run: &Report) -> f64 {
+    run.goodput_rps / run.capacity_rps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TINY: Source = Source {
+        name: "tiny",
+        text: "policy = \"open\"\nload = 0.5\ncallers = 2\nrequests = 500\nwarmup_requests = 100\n\
+               slo = \"5ms\"\n[service]\ncores = 1\ntime = \"1ms\"\n[policies.open.gate]\n\
+               admission = { policy = \"open\" }\n[policies.open.caller]\n\
+               throttle = { throttle = \"open\" }\n",
+    };
+
+    #[test]
+    fn tuning_finds_the_better_value_and_says_what_it_tried() {
+        let lab = Lab::new(true, 1, 1, &|_, _| {});
+        let grid = Grid::new("slo").axis("slo", &["2ms", "50ms", "3ms"]).axis("callers", &["2"]);
+        let tuned = lab.tune(TINY, &[], &grid);
+        assert_eq!(tuned.sets, ["slo=50ms", "callers=2"]);
+        assert_eq!(tuned.note, "slo: slo 50ms (of 2ms, 50ms, 3ms), callers 2 (of 2)");
+    }
+
+    #[test]
+    fn runs_are_found_by_their_values() {
+        let lab = Lab::new(true, 1, 1, &|_, _| {});
+        let runs = lab.run(TINY, &["load=[0.8,0.2]".to_owned()]);
+        assert!(runs.get("open", &[("load", 0.8)]).offered_rps > 500.0);
+        let line = runs.line("open", "load", |run| run.offered_rps);
+        assert_eq!(line.points.iter().map(|point| point.0).collect::<Vec<_>>(), [0.2, 0.8]);
+    }
+}
