@@ -26,7 +26,7 @@ const CALLS: usize = 4;
 fn make(lab: &Lab<'_>) -> Outcome {
     let loads = if lab.quick { "[1.0,2.0]" } else { "[0.5,0.75,1.0,1.5,2.0,3.0,4.0]" };
     let mut sets = vec![format!("policy={POLICIES:?}"), format!("load={loads}")];
-    sets.extend(["warmup=60s".to_owned(), "duration=120s".to_owned()]);
+    sets.extend(["warmup=60s".to_owned(), "duration=360s".to_owned()]);
     let runs = lab.run(PLAN, &sets);
     Outcome { claims: claims(&runs), charts: vec![chart(&runs)], notes: Vec::new() }
 }
