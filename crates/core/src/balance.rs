@@ -24,8 +24,12 @@ pub struct Load {
 const PENALTY_FADES: Span = Span::from_millis(200);
 /// Load added by one refusal, in requests in flight.
 const PENALTY: f64 = 1.0;
-/// Latency assumed of an endpoint that has not answered yet: new endpoints are tried.
+/// Latency assumed of an endpoint that has not answered yet, in nanoseconds: new endpoints are tried…
 const UNKNOWN_LATENCY: f64 = 1.0;
+/// …unless all they did lately was to refuse.
+const REFUSES_LATENCY: f64 = 1e9;
+/// Penalty above which an endpoint counts as having refused lately.
+const LATELY: f64 = 0.1;
 
 impl Load {
     /// An endpoint nobody has tried.
@@ -82,7 +86,11 @@ impl Load {
     /// How loaded the endpoint is, for comparison with others: expected time to clear what is
     /// outstanding there, stretched by its reported utilization.
     pub fn score(&self, now: Instant) -> f64 {
-        self.pressure(now) * self.latency.get().unwrap_or(UNKNOWN_LATENCY)
+        let unknown = || match self.penalty_left(now) > LATELY {
+            true => REFUSES_LATENCY,
+            false => UNKNOWN_LATENCY,
+        };
+        self.pressure(now) * self.latency.get().unwrap_or_else(unknown)
     }
 
     /// The same without latency: requests outstanding and refused lately, stretched by utilization.
@@ -138,6 +146,18 @@ mod tests {
         assert!(refuses.score(millis(50)) > 10.0 * serves.score(millis(50)));
         // And it is forgiven when it has had time to recover.
         assert!(refuses.score(millis(3_000)) < 1.01 * serves.score(millis(3_000)));
+    }
+
+    #[test]
+    fn a_replica_that_has_only_ever_refused_is_not_taken_for_a_new_one() {
+        let (mut serves, mut refuses) = (Load::new(millis(0)), Load::new(millis(0)));
+        serves.on_send();
+        serves.on_answer(Span::from_millis(5));
+        refuses.on_send();
+        refuses.on_refusal(millis(0));
+        assert!(refuses.score(millis(0)) > serves.score(millis(0)));
+        // After a while it is tried again.
+        assert!(refuses.score(millis(3_000)) < serves.score(millis(3_000)));
     }
 
     #[test]
