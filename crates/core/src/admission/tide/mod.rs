@@ -212,7 +212,8 @@ impl Tide {
             self.capacity = served;
         } else if pressure >= self.config.engage {
             self.capacity += CAPACITY_GAIN * (served - self.capacity);
-        } else if self.last < Cursor::OPEN {
+        } else if self.last < Cursor::OPEN && !self.lump {
+            // Where credits decide, it is the pool that tries more.
             self.capacity *= 1.0 + self.config.probe;
         }
     }
