@@ -1,4 +1,5 @@
-//! Overload over real sockets. Alone in its file, so that no other test takes its time.
+//! Overload over real sockets. Alone in its file, and under nextest alone on the machine
+//! (`.config/nextest.toml`), so that no other test takes its time.
 
 #![allow(clippy::disallowed_methods, reason = "real sockets, real threads, real time")]
 
@@ -98,7 +99,7 @@ fn at_five_times_the_load_capacity_is_used_and_the_important_are_served() {
     );
     // On an idle machine all of it. Threads wake late on one that is busy with other things, so this
     // is no measurement: it finds a gate that serves next to nothing, or does not know who is who.
-    assert!(served * 10 > capacity, "{served} served where {capacity} could have been");
+    assert!(served * 3 > capacity, "{served} served where {capacity} could have been");
     assert!(important.share() > 3.0 * others.share());
     assert!(others.share() < 0.5, "five times the load cannot be served");
     sidecar.wait_until_empty();

@@ -557,7 +557,8 @@ fn read_policies(
             }
         });
     });
-    if chosen.is_none() && policy != IDEAL {
+    // A policy that is missing altogether has been told already.
+    if chosen.is_none() && !policy.is_empty() && policy != IDEAL {
         root.note("policy", &format!("= \"{policy}\" has no block [policies.{policy}]"));
     }
     chosen.unwrap_or_else(|| {

@@ -36,7 +36,8 @@ impl Problems {
     /// Notes that the value at `path` has a problem.
     pub(crate) fn note(&mut self, path: &str, problem: &str) {
         let line = self.line(path).map_or(String::new(), |line| format!("{line}: "));
-        let space = if path.is_empty() || problem.is_empty() { "" } else { " " };
+        let joined = path.is_empty() || problem.is_empty() || problem.starts_with(':');
+        let space = if joined { "" } else { " " };
         let text = format!("{line}{path}{space}{problem}");
         // A grid reads the same lines many times.
         if !self.found.contains(&text) {
