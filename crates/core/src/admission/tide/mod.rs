@@ -16,7 +16,9 @@
 //!    The allowed wait is long inside *last* and short beyond it: the gate conserves work, it
 //!    refuses nobody while nothing waits. Where a wait is too long, a more important arrival pushes
 //!    out the least important that waits.
-//! 6. **Back**: what a caller was told holds for a bounded time, then it asks again; callers that
+//! 6. **Noise and news**: what a caller knows is as old as its last message. A round that differs from
+//!    those before by no more than chance is followed slowly, one that differs by more at once.
+//! 7. **Back**: what a caller was told holds for a bounded time, then it asks again; callers that
 //!    were told a stricter cursor and are silent hear of a relaxed one unasked.
 //!
 //! What the service can do is measured: the cost it finishes per time while there is pressure. When
@@ -254,7 +256,7 @@ impl Tide {
         ((1.0 - self.config.free) * (1.0 + BAND_QUICK * quick)).min(1.0)
     }
 
-    /// Step 6: how long our word holds, and who must hear of a relaxed cursor.
+    /// Step 7: how long our word holds, and who must hear of a relaxed cursor.
     fn hold_and_tell(&mut self, round: &Round, elapsed: Span) {
         // A caller is heard of every `callers ÷ arrivals`.
         let callers = self.windows.callers() as f64;
