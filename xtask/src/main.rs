@@ -1,4 +1,4 @@
-//! The project's chores: `cargo xtask test | tidy | bench | fuzz`.
+//! The project's chores: `cargo xtask test | tidy | bench | peers | fuzz`.
 
 #![allow(clippy::disallowed_methods, reason = "a tool for people: it measures real time")]
 
@@ -6,6 +6,7 @@ mod bench;
 mod deps;
 mod fuzz;
 mod install;
+mod peers;
 mod run;
 mod spdx;
 mod test;
@@ -21,6 +22,8 @@ Usage: cargo xtask COMMAND
   tidy                     the house rules that are code, a part of `test`
   bench [--format json] [--install] [FILTER]
                            instructions per operation, counted by callgrind (release profile)
+  peers NAME [--format json]
+                           ours beside others on this machine; NAME is proxy, overload or tasks
   fuzz SECS                property tests on ever more random cases for about SECS seconds
 ";
 
@@ -35,6 +38,8 @@ fn main() -> ExitCode {
             Some(options) => bench::bench(&options),
             None => return usage(),
         },
+        ["peers", name] => peers::peers(name, false),
+        ["peers", name, "--format", "json"] => peers::peers(name, true),
         ["fuzz", secs] => match secs.parse() {
             Ok(secs) => fuzz::fuzz(secs),
             Err(_) => return usage(),
