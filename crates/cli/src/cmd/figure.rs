@@ -87,7 +87,7 @@ impl Figure {
                 Error::Failed(format!("cannot write to {}: {error}", folder.display()))
             })?;
         }
-        Ok(outcome.holds())
+        Ok(outcome.holds(self.quick))
     }
 }
 

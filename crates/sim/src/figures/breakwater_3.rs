@@ -33,7 +33,12 @@ fn make(lab: &Lab<'_>) -> Outcome {
     // A better window than the default for so many callers (breakwater-1).
     sets.push("policies.window.caller.throttle.increase=0.1".to_owned());
     let runs = lab.run(TESTBED, &sets);
-    Outcome { claims: claims(&runs), charts: vec![chart(&runs)], notes: vec![tuned.note] }
+    Outcome {
+        claims: claims(&runs),
+        charts: vec![chart(&runs)],
+        notes: vec![tuned.note],
+        ..Outcome::default()
+    }
 }
 
 fn claims(runs: &Runs) -> Vec<Claim> {

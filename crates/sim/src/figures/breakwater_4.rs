@@ -30,7 +30,12 @@ fn make(lab: &Lab<'_>) -> Outcome {
         panels.push(panel(shape, &runs));
         notes.push(format!("{shape}: {}", tuned.note));
     }
-    Outcome { claims, charts: vec![Chart { title: FIGURE.title.to_owned(), panels }], notes }
+    Outcome {
+        claims,
+        charts: vec![Chart { title: FIGURE.title.to_owned(), panels }],
+        notes,
+        ..Outcome::default()
+    }
 }
 
 fn claims_of(shape: &str, runs: &Runs) -> Vec<Claim> {

@@ -29,7 +29,7 @@ fn make(lab: &Lab<'_>) -> Outcome {
         runs = runs.and(lab.run(TESTBED, &sets));
         notes.push(tuned.note);
     }
-    Outcome { claims: claims(&runs), charts: vec![chart(&runs)], notes }
+    Outcome { claims: claims(&runs), charts: vec![chart(&runs)], notes, ..Outcome::default() }
 }
 
 fn claims(runs: &Runs) -> Vec<Claim> {

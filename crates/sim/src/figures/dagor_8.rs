@@ -28,7 +28,7 @@ fn make(lab: &Lab<'_>) -> Outcome {
     let mut sets = vec![format!("policy={POLICIES:?}"), format!("load={loads}")];
     sets.extend(["warmup=60s".to_owned(), "duration=360s".to_owned()]);
     let runs = lab.run(PLAN, &sets);
-    Outcome { claims: claims(&runs), charts: vec![chart(&runs)], notes: Vec::new() }
+    Outcome { claims: claims(&runs), charts: vec![chart(&runs)], ..Outcome::default() }
 }
 
 /// How many calls the tasks of a run make.
@@ -42,12 +42,8 @@ fn of_best(run: &Report) -> f64 {
     run.goodput_rps / run.capacity_rps.min(run.offered_rps)
 }
 
-fn only(runs: &Runs, fits: impl Fn(&Report) -> bool) -> Runs {
-    Runs(runs.0.iter().filter(|run| fits(run)).cloned().collect())
-}
-
 fn claims(runs: &Runs) -> Vec<Claim> {
-    let at = |policy, x| of_best(only(runs, |run| calls(run) == x).get(policy, &[("load", 2.0)]));
+    let at = |policy, x| of_best(runs.only(|run| calls(run) == x).get(policy, &[("load", 2.0)]));
     let (share, times) = (Unit::Percent, Unit::Times);
     let mut claims = Vec::new();
     for x in 1..=CALLS {
@@ -85,12 +81,12 @@ fn claims(runs: &Runs) -> Vec<Claim> {
 
 fn chart(runs: &Runs) -> Chart {
     let by_calls = |policy: &&str| {
-        let here = only(runs, |run| super::lab::at(run, "load") == Some(2.0));
+        let here = runs.only(|run| super::lab::at(run, "load") == Some(2.0));
         let points = here.of(policy).map(|run| (calls(run) as f64, 100.0 * of_best(run))).collect();
         Line::new(policy, points)
     };
     let by_load = |policy: &&str| {
-        only(runs, |run| calls(run) == 2).line(policy, "load", |run| 100.0 * of_best(run))
+        runs.only(|run| calls(run) == 2).line(policy, "load", |run| 100.0 * of_best(run))
     };
     let panel = |title: &str, x: &str, lines| Panel {
         title: title.to_owned(),
