@@ -25,6 +25,7 @@ mod sre_throttling;
 mod testbed;
 mod three_hops;
 mod tide_callers;
+mod tide_grid;
 mod tide_rank;
 
 use std::path::{Path, PathBuf};
@@ -48,7 +49,7 @@ pub struct Figure {
 }
 
 /// All figures, in the order in which they are told and made.
-pub const ALL: [Figure; 14] = [
+pub const ALL: [Figure; 15] = [
     breakwater_1::FIGURE,
     breakwater_3::FIGURE,
     breakwater_4::FIGURE,
@@ -56,6 +57,7 @@ pub const ALL: [Figure; 14] = [
     breakwater_7::FIGURE,
     tide_rank::FIGURE,
     tide_callers::FIGURE,
+    tide_grid::FIGURE,
     dagor_6::FIGURE,
     dagor_8::FIGURE,
     sre_throttling::FIGURE,
