@@ -18,7 +18,7 @@ const POLICIES: [&str; 7] = ["tide", "breakwater", DAGOR, "seda", "codel", "wind
 
 fn make(lab: &Lab<'_>) -> Outcome {
     let tuned = testbed::tuned(lab, 1000, &[]);
-    let mut sets = lab.requests(300_000, 850_000);
+    let mut sets = lab.four_seconds(300_000);
     let loads = if lab.quick {
         "[0.5,0.9,1.2,2.0]"
     } else {

@@ -66,12 +66,19 @@ pub struct Line {
     pub name: String,
     /// From left to right.
     pub points: Vec<(f64, f64)>,
+    /// Whether points are not joined.
+    pub scatter: bool,
 }
 
 impl Line {
     /// A line through `points`.
     pub fn new(name: &str, points: Vec<(f64, f64)>) -> Self {
-        Self { name: name.to_owned(), points }
+        Self { name: name.to_owned(), points, scatter: false }
+    }
+
+    /// A cloud of points.
+    pub fn scatter(name: &str, points: Vec<(f64, f64)>) -> Self {
+        Self { name: name.to_owned(), points, scatter: true }
     }
 }
 
@@ -169,19 +176,28 @@ impl Panel {
         // The first line is the one the figure is about: on top of the others.
         for line in self.lines.iter().rev() {
             let colour = colour(names, &line.name);
-            draw_line(out, &line.points.iter().map(|point| at(*point)).collect::<Vec<_>>(), colour);
+            let points: Vec<(f64, f64)> = line.points.iter().map(|point| at(*point)).collect();
+            if !line.scatter {
+                draw_path(out, &points, colour);
+            }
+            if line.scatter || points.len() <= MARKED {
+                draw_marks(out, &points, colour);
+            }
         }
     }
 }
 
-fn draw_line(out: &mut String, points: &[(f64, f64)], colour: &str) {
+fn draw_path(out: &mut String, points: &[(f64, f64)], colour: &str) {
     let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
     let path = path.join(" ");
     let _ = writeln!(
         out,
         "<polyline points=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.8\"/>"
     );
-    for (x, y) in points.iter().filter(|_| points.len() <= MARKED) {
+}
+
+fn draw_marks(out: &mut String, points: &[(f64, f64)], colour: &str) {
+    for (x, y) in points {
         let _ = writeln!(out, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.6\" fill=\"{colour}\"/>");
     }
 }
@@ -340,6 +356,16 @@ mod tests {
         for tick in [">10<", ">100<", ">10k<", ">0.4<"] {
             assert!(svg.contains(tick), "{tick} is missing from\n{svg}");
         }
+    }
+
+    #[test]
+    fn a_cloud_is_marks_without_a_line() {
+        let mut chart = chart();
+        chart.panels.truncate(1);
+        let points = (0..100).map(|n| (10.0 + f64::from(n), 0.5)).collect();
+        chart.panels[0].lines = vec![Line::scatter("cloud", points)];
+        let svg = chart.to_svg();
+        assert_eq!((svg.matches("<polyline").count(), svg.matches("<circle").count()), (0, 100));
     }
 
     #[test]

@@ -72,6 +72,15 @@ impl<'a> Lab<'a> {
         vec![format!("requests={count}"), format!("warmup_requests={count}")]
     }
 
+    /// Runs as long as Breakwater's, two seconds to warm up and two that are measured (§5.1); quick,
+    /// sized in requests.
+    pub fn four_seconds(&self, quick: u32) -> Vec<String> {
+        if self.quick {
+            return self.requests(quick, quick);
+        }
+        vec!["warmup=2s".to_owned(), "duration=4s".to_owned()]
+    }
+
     /// Tries every choice, and keeps the one with the most goodput over all runs of the plan.
     pub fn tune(&self, source: Source, sets: &[String], grid: &Grid) -> Tuned {
         let key = format!("{} {sets:?} {:?}", source.name, grid.axes);

@@ -12,10 +12,16 @@ pub mod claim;
 pub mod lab;
 
 mod breakwater_1;
+mod breakwater_10;
+mod breakwater_11;
+mod breakwater_12;
 mod breakwater_3;
 mod breakwater_4;
+mod breakwater_5;
 mod breakwater_6;
 mod breakwater_7;
+mod breakwater_8;
+mod breakwater_9;
 mod dagor_6;
 mod dagor_8;
 mod ignoring;
@@ -49,12 +55,18 @@ pub struct Figure {
 }
 
 /// All figures, in the order in which they are told and made.
-pub const ALL: [Figure; 15] = [
+pub const ALL: [Figure; 21] = [
     breakwater_1::FIGURE,
     breakwater_3::FIGURE,
     breakwater_4::FIGURE,
+    breakwater_5::FIGURE,
     breakwater_6::FIGURE,
     breakwater_7::FIGURE,
+    breakwater_8::FIGURE,
+    breakwater_9::FIGURE,
+    breakwater_10::FIGURE,
+    breakwater_11::FIGURE,
+    breakwater_12::FIGURE,
     tide_rank::FIGURE,
     tide_callers::FIGURE,
     tide_grid::FIGURE,
