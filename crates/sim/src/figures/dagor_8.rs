@@ -42,6 +42,12 @@ fn of_best(run: &Report) -> f64 {
     run.goodput_rps / run.capacity_rps.min(run.offered_rps)
 }
 
+/// Refused ÷ arrived, at M.
+fn refused_at_m(run: &Report) -> f64 {
+    let m = run.services.iter().find(|service| service.name == "m");
+    m.map_or(f64::NAN, |service| service.drop_rate)
+}
+
 fn claims(runs: &Runs) -> Vec<Claim> {
     let at = |policy, x| of_best(runs.only(|run| calls(run) == x).get(policy, &[("load", 2.0)]));
     let (share, times) = (Unit::Percent, Unit::Times);
@@ -52,7 +58,16 @@ fn claims(runs: &Runs) -> Vec<Claim> {
         let what = format!("tide at 2×, calls per task: {x}, of the optimum");
         claims.push(Claim::at_least(&what, share, at("tide", x), 0.95));
     }
+    let drops = |x| refused_at_m(runs.only(|run| calls(run) == x).get("dagor", &[("load", 2.0)]));
     claims.extend([
+        // Without cursors at the callers, M has to refuse a tenth and more itself.
+        Claim::at_most(
+            "dagor at 2×, 1 call: refused by M itself (its callers have its cursor)",
+            share,
+            drops(1),
+            0.05,
+        ),
+        Claim::at_most("dagor at 2×, 2 calls: the same", share, drops(2), 0.07),
         Claim::at_least("codel at 2×, 1 call, of the optimum", share, at("codel", 1), 0.9)
             .paper("about equal"),
         Claim::at_least(

@@ -24,8 +24,13 @@ mod breakwater_8;
 mod breakwater_9;
 mod dagor_6;
 mod dagor_8;
+mod dagor_9;
+mod dagor_form_3;
 mod ignoring;
 mod metastability;
+mod sre_attempts;
+mod sre_criticality;
+mod sre_layers;
 mod sre_retries;
 mod sre_throttling;
 mod testbed;
@@ -55,7 +60,7 @@ pub struct Figure {
 }
 
 /// All figures, in the order in which they are told and made.
-pub const ALL: [Figure; 21] = [
+pub const ALL: [Figure; 26] = [
     breakwater_1::FIGURE,
     breakwater_3::FIGURE,
     breakwater_4::FIGURE,
@@ -72,8 +77,13 @@ pub const ALL: [Figure; 21] = [
     tide_grid::FIGURE,
     dagor_6::FIGURE,
     dagor_8::FIGURE,
+    dagor_9::FIGURE,
+    dagor_form_3::FIGURE,
     sre_throttling::FIGURE,
+    sre_criticality::FIGURE,
     sre_retries::FIGURE,
+    sre_attempts::FIGURE,
+    sre_layers::FIGURE,
     metastability::FIGURE,
     three_hops::FIGURE,
     ignoring::FIGURE,
