@@ -105,20 +105,14 @@ fn claims(runs: &Runs) -> Vec<Claim> {
 }
 
 fn chart(runs: &Runs) -> Chart {
-    let over = |policy: &str, share: f64| {
-        let name = format!("{policy}, {:.0} % ignore", 100.0 * share);
-        let here = runs.only(|run| at(run, SHARE) == Some(share));
-        Line { name, ..here.line(policy, "load", goodput) }
-    };
-    let mut goodputs: Vec<Line> = [0.0, 0.5, 1.0].map(|share| over("tide", share)).to_vec();
-    goodputs.extend([0.5, 1.0].map(|share| over("breakwater", share)));
-    goodputs.push(over("dagor-aimd", 1.0));
+    let all = runs.only(|run| at(run, SHARE) == Some(1.0));
+    let mut goodputs: Vec<Line> = POLICIES.map(|policy| all.line(policy, "load", goodput)).to_vec();
     let best = LOADS.map(|load| (load, most(load).min(1.0))).to_vec();
     goodputs.push(Line::new("what refusing leaves", best));
     let who = |policy: &str| {
         let here = runs.only(|run| at(run, SHARE) == Some(0.5));
         [("obey", 0), ("ignore", 1)].map(|(name, n)| Line {
-            name: format!("{policy}, those who {name}"),
+            name: format!("{policy}: who {name}"),
             ..here.line(policy, "load", |run| {
                 let (obeying, ignoring) = run.obeying.unwrap_or_default();
                 100.0 * [obeying, ignoring][n]
@@ -134,7 +128,7 @@ fn chart(runs: &Runs) -> Chart {
     Chart {
         title: FIGURE.title.to_owned(),
         panels: vec![
-            panel("goodput", Axis::linear("÷ capacity"), goodputs),
+            panel("all ignore: goodput", Axis::linear("÷ capacity"), goodputs),
             panel(
                 "half ignore: who is answered",
                 Axis::linear("% answered in time").up_to(100.0),

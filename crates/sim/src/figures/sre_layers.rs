@@ -14,7 +14,7 @@ use crate::report::Report;
 
 pub(super) const FIGURE: Figure = Figure {
     name: "sre-layers",
-    title: "Calls to a full service per request, when one, two or three layers above retry",
+    title: "Retries in layers: calls to a full service per request",
     source: "\"Handling Overload\", Deciding to Retry, Figure 21-2",
     make,
 };
@@ -23,7 +23,7 @@ const PLAN: Source =
     Source { name: "sre-layers", text: include_str!("../../../../plans/sre-layers.toml") };
 
 fn make(lab: &Lab<'_>) -> Outcome {
-    let mut sets = lab.requests(20_000, 50_000);
+    let mut sets = lab.requests(8_000, 50_000);
     let loads = if lab.quick { "[0.8,2.0,10.0]" } else { "[0.5,0.8,1.2,1.5,2.0,3.0,5.0,10.0]" };
     sets.push(format!("load={loads}"));
     sets.push("services.a.retry_above=[false,true]".to_owned());
