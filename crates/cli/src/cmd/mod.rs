@@ -4,6 +4,7 @@ mod check;
 mod config;
 mod figure;
 mod file;
+mod png;
 mod progress;
 mod proxy;
 mod sim;

@@ -91,7 +91,9 @@ impl Breakwater {
         }
         let credits = self.pool.total();
         cx.events.push(due, || Event::Pool { credits, delay });
-        self.windows.grant_drained(due, credits, GRANTS_PER_PERIOD, true);
+        // Who tells every change of its demand need not be asked by a credit.
+        let guess = self.config.demand == Demand::Speculate;
+        self.windows.grant_drained(due, credits, GRANTS_PER_PERIOD, guess);
         periods
     }
 }

@@ -321,7 +321,8 @@ impl Node {
     }
 
     fn arrived(&mut self, shared: &mut Shared, arrived: Instant, job: Job) -> Option<u32> {
-        shared.count_at(self.service, Fact::Arrived);
+        let now = shared.now();
+        shared.measure.arrived(now, self.service, job.context.attempt);
         let outbox = self.outbox(job.client);
         (outbox.caller, outbox.workflow) = (job.context.caller, job.context.workflow);
         self.news = true;
