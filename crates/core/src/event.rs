@@ -68,6 +68,11 @@ pub enum Event {
         /// How many there are now.
         slots: u32,
     },
+    /// The learned objective changed.
+    Objective {
+        /// What it is now.
+        objective: Span,
+    },
     /// A caller retries, or a budget forbade it.
     Retry {
         /// The attempt that follows, or would have.

@@ -10,6 +10,7 @@ use tidegate_core::caller::CallerConfig;
 use tidegate_core::config::{self, ConfigError, Problems};
 use tidegate_core::gate::GateConfig;
 use tidegate_core::schedule::ScheduleConfig;
+use tidegate_core::signal::SignalsConfig;
 use tidegate_core::slots::{AdaptiveConfig, SlotsConfig};
 use tidegate_core::{Rank, Span};
 
@@ -71,6 +72,7 @@ struct GateBlock {
     queue_limit: usize,
     degrade_delay: Span,
     retry_share: f64,
+    signals: SignalsConfig,
 }
 
 /// Parameters of the sidecar itself.

@@ -55,6 +55,7 @@ impl Metrics {
             | Event::Cursors { .. }
             | Event::Slots { .. }
             | Event::Retry { .. }
+            | Event::Objective { .. }
             | Event::Ignore(_) => {}
         }
     }

@@ -4,18 +4,18 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
 
 use http::{Request, Response, StatusCode};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use tidegate_core::{Cost, Outcome, Rejection, Span};
+use tidegate_core::{Cost, Outcome, Rejection};
 use tidegate_driver::{Slot, Ticket, context};
 use tower_service::Service;
 
 use super::Pressure;
 use super::arrival::Asked;
 use super::layer::GateLayer;
+use super::meter::Metered;
 use super::turn::Turn;
 use crate::body::{GateBody, Held};
 use crate::wire::{self, Refusal};
@@ -30,8 +30,8 @@ pin_project! {
         state: State<S, Q, S::Future>,
         layer: Arc<GateLayer>,
         asked: Asked,
-        // Time spent inside the service's polls.
-        busy: Span,
+        // What the service's polls have taken.
+        metered: Metered,
     }
 }
 
@@ -61,7 +61,8 @@ where
         service: S,
         request: Request<Q>,
     ) -> Self {
-        Self::new(layer, asked, State::Waiting { ticket, service, request })
+        let metered = layer.meter.begin();
+        Self::new(layer, asked, metered, State::Waiting { ticket, service, request })
     }
 
     pub(super) fn exempt(
@@ -71,15 +72,21 @@ where
         request: Request<Q>,
     ) -> Self {
         let state = State::Starting { slot: None, turn: Turn::Done, service, request };
-        Self::new(layer, asked, state)
+        let metered = layer.meter.begin();
+        Self::new(layer, asked, metered, state)
     }
 
     pub(super) fn refused(layer: Arc<GateLayer>, asked: Asked, rejection: Rejection) -> Self {
-        Self::new(layer, asked, State::Refused { rejection })
+        Self::new(layer, asked, Metered::NOTHING, State::Refused { rejection })
     }
 
-    fn new(layer: Arc<GateLayer>, asked: Asked, state: State<S, Q, S::Future>) -> Self {
-        Self { state, layer, asked, busy: Span::ZERO }
+    fn new(
+        layer: Arc<GateLayer>,
+        asked: Asked,
+        metered: Metered,
+        state: State<S, Q, S::Future>,
+    ) -> Self {
+        Self { state, layer, asked, metered }
     }
 }
 
@@ -108,24 +115,17 @@ where
                         this.state.as_mut().take_slot().into_iter().for_each(Slot::fail);
                         return Poll::Ready(Err(error));
                     }
-                    let begun = Instant::now();
-                    this.state.as_mut().call();
-                    *this.busy += begun.elapsed().into();
+                    this.layer.meter.measure(this.metered, || this.state.as_mut().call());
                 }
                 StateProj::Running { slot, future } => {
                     let _entered = context::enter(this.asked.context);
-                    let begun = Instant::now();
-                    let answer = future.poll(cx);
-                    *this.busy += begun.elapsed().into();
-                    let answer = ready!(answer);
+                    let answer = ready!(this.layer.meter.measure(this.metered, || future.poll(cx)));
+                    let cost = this.layer.meter.settle(this.metered);
                     let slot = slot.take();
                     this.state.set(State::Over);
                     return Poll::Ready(match answer {
-                        Ok(response) => {
-                            Ok(pass(this.layer, this.asked, slot, *this.busy, response))
-                        }
+                        Ok(response) => Ok(pass(this.layer, this.asked, slot, cost, response)),
                         Err(error) => {
-                            let cost = Cost::from(*this.busy);
                             slot.into_iter().for_each(|slot| slot.finish(Outcome::Fail, cost));
                             Err(error)
                         }
@@ -176,7 +176,7 @@ fn pass<B: Body>(
     layer: &GateLayer,
     asked: &Asked,
     slot: Option<Slot>,
-    busy: Span,
+    cost: Cost,
     mut response: Response<B>,
 ) -> Response<GateBody<B>> {
     // What a service behind us told us is not for our callers.
@@ -184,7 +184,7 @@ fn pass<B: Body>(
     let Some(slot) = slot else { return response.map(GateBody::passed) };
     tell(layer, asked, None, &mut response);
     // A handler may know better what an answer has cost, also in units of its own.
-    let cost = response.extensions().get::<Cost>().copied().unwrap_or(Cost::from(busy));
+    let cost = response.extensions().get::<Cost>().copied().unwrap_or(cost);
     let held = Held { slot, cost, outcome: outcome_of(response.status()) };
     response.map(|body| GateBody::served(body, held, &layer.streams))
 }

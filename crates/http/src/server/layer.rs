@@ -11,6 +11,8 @@ use tidegate_driver::{SharedGate, random_seed};
 use tower_layer::Layer;
 
 use super::arrival::{Counts, Head, Identity, Trust};
+use super::machine::Sampler;
+use super::meter::Meter;
 use super::service::GateService;
 use super::streams::Streams;
 use crate::wire::Names;
@@ -30,6 +32,8 @@ pub struct GateLayer {
     pub(super) names: Names,
     pub(super) streams: Arc<Streams>,
     pub(super) counts: Arc<Counts>,
+    pub(super) meter: Arc<Meter>,
+    pub(super) sampler: Arc<Sampler>,
 }
 
 /// Names the action that a request asks for.
@@ -53,6 +57,8 @@ impl GateLayer {
             names: Names::process(),
             streams: Arc::default(),
             counts: Arc::default(),
+            meter: Meter::process(),
+            sampler: Arc::default(),
         }
     }
 
@@ -124,6 +130,20 @@ impl GateLayer {
     #[must_use]
     pub fn names(mut self, names: Names) -> Self {
         self.names = names;
+        self
+    }
+
+    /// What turns time in handlers into CPU time. Default: that of the process.
+    #[must_use]
+    pub fn meter(mut self, meter: Arc<Meter>) -> Self {
+        self.meter = meter;
+        self
+    }
+
+    /// Tells `hear` once of each signal of the machine that is off, and why. Default: stderr.
+    #[must_use]
+    pub fn on_warning(mut self, hear: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        self.sampler = Arc::new(Sampler { warn: Some(Arc::new(hear)), ..Sampler::default() });
         self
     }
 

@@ -11,6 +11,8 @@
 mod arrival;
 mod future;
 mod layer;
+mod machine;
+mod meter;
 mod pressure;
 mod service;
 pub(crate) mod streams;
@@ -19,5 +21,6 @@ mod turn;
 pub use arrival::{Head, Peer, Trust};
 pub use future::ResponseFuture;
 pub use layer::GateLayer;
+pub use meter::{CpuClocks, Meter, Metered, SystemClocks};
 pub use pressure::Pressure;
 pub use service::GateService;

@@ -36,6 +36,7 @@ where
     /// The request arrives here and now, not when its future is first polled.
     fn call(&mut self, mut request: Request<Q>) -> Self::Future {
         let layer = Arc::clone(&self.layer);
+        layer.sampler.start(&layer.gate);
         let now = layer.gate.now();
         let asked = layer.ask(now, &Head::of(&request));
         if !asked.trusted {
