@@ -80,6 +80,13 @@ pub enum Event {
         /// Whether it was allowed.
         allowed: bool,
     },
+    /// An endpoint is left out, or back: by circuit breaking, or as an outlier.
+    Endpoint {
+        /// Its index.
+        endpoint: usize,
+        /// Whether calls may be sent there.
+        up: bool,
+    },
     /// An input made no sense and was ignored.
     Ignore(Misuse),
 }

@@ -56,6 +56,7 @@ impl Metrics {
             | Event::Slots { .. }
             | Event::Retry { .. }
             | Event::Objective { .. }
+            | Event::Endpoint { .. }
             | Event::Ignore(_) => {}
         }
     }

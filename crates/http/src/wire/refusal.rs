@@ -173,7 +173,8 @@ pub fn status_of(reason: Reason) -> StatusCode {
         | Reason::Throttle
         | Reason::Chance
         | Reason::Budget
-        | Reason::Draining => StatusCode::SERVICE_UNAVAILABLE,
+        | Reason::Draining
+        | Reason::Broken => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
 
