@@ -34,6 +34,7 @@
 
 mod body;
 pub mod client;
+pub mod identity;
 pub mod server;
 mod spawn;
 pub mod wire;

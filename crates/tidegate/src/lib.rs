@@ -45,7 +45,7 @@
 #![cfg_attr(
     feature = "http",
     doc = r#"
-# HTTP and gRPC in three lines
+# HTTP and gRPC in one line, or three
 
 With the feature `http`, a gate is a tower layer for axum, hyper or tonic, and a caller one for their
 clients. A refusal is a response, with a status, a reason and advice that any client understands.
@@ -63,11 +63,14 @@ use tidegate::{GateLayer, SharedGate, gate::GateConfig};
 # }
 # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::config::ConfigError> {
 
+// Without configuration: the objective is learned, the number of slots found by trial.
+let mut service = GateLayer::default().layer(MyService);
+# assert_eq!(service.call(Request::new(())).await.unwrap().status(), 200);
+
 let config = GateConfig::from_toml("admission = { policy = 'tide', objective = '50ms' }")?;
 let gate = SharedGate::build(&config)?;
 let mut service = GateLayer::new(gate).layer(MyService);
-# let answer = service.call(Request::new(())).await.unwrap();
-# assert_eq!(answer.status(), 200);
+# assert_eq!(service.call(Request::new(())).await.unwrap().status(), 200);
 # Ok(()) }
 ```
 "#

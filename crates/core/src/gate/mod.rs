@@ -439,6 +439,16 @@ impl Gate {
         self.backlog.delay(now.max(self.now), DelaySignal::Drain)
     }
 
+    /// How full the gate is: what runs and waits, by slots. 1 is full, more is a queue.
+    pub fn busy(&self) -> f64 {
+        (f64::from(self.running) + self.backlog.waiting() as f64) / f64::from(self.limit)
+    }
+
+    /// How full the machine is, as the driver last told; 0 if it never did.
+    pub fn utilization(&self) -> f64 {
+        self.utilization
+    }
+
     /// The latency objective in force, and why it is that. None if the policy has no objective.
     pub fn objective(&self) -> Option<(Span, Because)> {
         let objective = self.admission.objective()?;
@@ -544,9 +554,7 @@ impl Gate {
         let now = self.now;
         self.sequence += 1;
         let mut feedback = Feedback::silent(self.id, self.sequence);
-        let busy =
-            (f64::from(self.running) + self.backlog.waiting() as f64) / f64::from(self.limit);
-        feedback.utilization = Some(busy.max(self.utilization) as f32);
+        feedback.utilization = Some(self.busy().max(self.utilization) as f32);
         let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
         self.admission.feedback(&mut cx, &self.backlog, caller, &mut feedback);
         self.downstream.restrict(now, workflow, &mut feedback);

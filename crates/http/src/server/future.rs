@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use http::{Request, Response, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tidegate_core::{Cost, Outcome, Rejection};
@@ -17,7 +17,7 @@ use super::arrival::Asked;
 use super::layer::GateLayer;
 use super::meter::Metered;
 use super::turn::Turn;
-use crate::body::{GateBody, Held};
+use crate::body::{GateBody, Held, Tail};
 use crate::wire::{self, Refusal};
 
 pin_project! {
@@ -173,20 +173,23 @@ where
 
 /// The handler's answer, with feedback for who understands it; the slot goes with the body.
 fn pass<B: Body>(
-    layer: &GateLayer,
+    layer: &Arc<GateLayer>,
     asked: &Asked,
     slot: Option<Slot>,
     cost: Cost,
     mut response: Response<B>,
 ) -> Response<GateBody<B>> {
     // What a service behind us told us is not for our callers.
-    response.headers_mut().remove(wire::FEEDBACK);
+    for field in [wire::FEEDBACK, wire::LOAD, wire::LOAD_BIN] {
+        response.headers_mut().remove(field);
+    }
     let Some(slot) = slot else { return response.map(GateBody::passed) };
-    tell(layer, asked, None, &mut response);
+    tell(layer, asked, None, response.headers_mut());
+    let tail = asked.grpc.then(|| Trailer::for_whom(layer, asked)).flatten();
     // A handler may know better what an answer has cost, also in units of its own.
     let cost = response.extensions().get::<Cost>().copied().unwrap_or(cost);
     let held = Held { slot, cost, outcome: outcome_of(response.status()) };
-    response.map(|body| GateBody::served(body, held, &layer.streams))
+    response.map(|body| GateBody::served(body, held, &layer.streams, tail))
 }
 
 /// A server error says that the service failed; everything else is an answer.
@@ -201,7 +204,7 @@ fn refuse<B: Body>(
     rejection: &Rejection,
 ) -> Response<GateBody<B>> {
     let mut response = Response::new(());
-    let cursor = tell(layer, asked, Some(rejection), &mut response);
+    let cursor = tell(layer, asked, Some(rejection), response.headers_mut());
     let refusal = Refusal {
         rejection,
         rank: asked.trusted.then_some((asked.context.rank, cursor)),
@@ -214,19 +217,45 @@ fn refuse<B: Body>(
     response.map(|()| GateBody::refusal(text))
 }
 
-/// Writes feedback to whoever sent a context and is trusted, and returns the cursor in it.
-fn tell<B>(
+/// Writes feedback to whoever sent a context and is trusted, and returns the cursor in it; to others
+/// that may know, how busy we are.
+fn tell(
     layer: &GateLayer,
     asked: &Asked,
     rejection: Option<&Rejection>,
-    response: &mut Response<B>,
+    headers: &mut HeaderMap,
 ) -> Option<tidegate_core::Cursor> {
     if !asked.listens {
+        if layer.report_load.unwrap_or(asked.trusted) {
+            let (application, cpu) = layer.gate.read(|gate| (gate.busy(), gate.utilization()));
+            wire::LoadReport { application, cpu }.write(headers, asked.grpc);
+        }
         return None;
     }
     let feedback = layer.gate.feedback(asked.context.caller, asked.context.workflow);
     if let Some(field) = wire::write_feedback(&feedback, rejection) {
-        response.headers_mut().insert(wire::FEEDBACK, field);
+        headers.insert(wire::FEEDBACK, field);
     }
     feedback.last
+}
+
+/// Tells the state of the gate once more when the work is done: of a stream, headers left long ago.
+#[derive(Debug)]
+struct Trailer {
+    layer: Arc<GateLayer>,
+    asked: Asked,
+}
+
+impl Trailer {
+    /// None if there is nobody to tell.
+    fn for_whom(layer: &Arc<GateLayer>, asked: &Asked) -> Option<Box<dyn Tail>> {
+        let listens = asked.listens || layer.report_load.unwrap_or(asked.trusted);
+        listens.then(|| Box::new(Self { layer: Arc::clone(layer), asked: *asked }) as Box<dyn Tail>)
+    }
+}
+
+impl Tail for Trailer {
+    fn pass(&mut self, trailers: &mut HeaderMap) {
+        tell(&self.layer, &self.asked, None, trailers);
+    }
 }
