@@ -23,7 +23,13 @@ const LICENCES: &[&str] = &[
 ];
 
 /// Crates that may come in several versions, with the reason and when it ends.
-const DUPLICATES: &[(&str, &str)] = &[];
+const DUPLICATES: &[(&str, &str)] = &[
+    (
+        "hashbrown",
+        "petgraph 0.8, which prost-build generates an example's code with, has an older one",
+    ),
+    ("syn", "protox, which an example's code is generated with, has an older one"),
+];
 
 /// All that the core may depend on: everybody who uses it gets these too.
 const CORE: &[&str] = &["serde", "toml"];

@@ -54,3 +54,8 @@ where
         }
     }
 }
+
+#[cfg(feature = "tonic")]
+impl<S: tonic::server::NamedService> tonic::server::NamedService for GateService<S> {
+    const NAME: &'static str = S::NAME;
+}
