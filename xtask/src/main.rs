@@ -1,4 +1,4 @@
-//! The project's chores: `cargo xtask test | tidy | bench | fuzz`.
+//! The project's chores: `cargo xtask test | tidy | bench | peers | fuzz`.
 
 #![allow(clippy::disallowed_methods, reason = "a tool for people: it measures real time")]
 
@@ -6,6 +6,7 @@ mod bench;
 mod deps;
 mod fuzz;
 mod install;
+mod peers;
 mod run;
 mod spdx;
 mod test;
@@ -21,6 +22,8 @@ Usage: cargo xtask COMMAND
   tidy                     the house rules that are code, a part of `test`
   bench [--format json] [--install] [FILTER]
                            instructions per operation, counted by callgrind (release profile)
+  peers http               tests against programs too large to ask for everywhere: Envoy, in the path or
+                           named by ENVOY
   fuzz SECS                property tests on ever more random cases for about SECS seconds
 ";
 
@@ -31,6 +34,7 @@ fn main() -> ExitCode {
         ["test"] => test::test(false),
         ["test", "--install"] => test::test(true),
         ["tidy"] => tidy::tidy(),
+        ["peers", "http"] => peers::http(),
         ["bench", options @ ..] => match bench::Options::parse(options) {
             Some(options) => bench::bench(&options),
             None => return usage(),

@@ -178,10 +178,11 @@ fn number(path: &Path) -> Result<f64, String> {
 }
 
 /// The number after `name` in a file of lines.
-fn field(path: &Path, name: &str) -> Result<f64, String> {
+pub(super) fn field(path: &Path, name: &str) -> Result<f64, String> {
     let text = text(path)?;
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    let number = value.and_then(|value| value.trim().parse::<u64>().ok());
+    // `meminfo` has a unit behind it.
+    let number = value.and_then(|value| value.split_whitespace().next()?.parse::<u64>().ok());
     number
         .map(|number| number as f64)
         .ok_or_else(|| format!("{} has no number {name}", path.display()))

@@ -4,7 +4,7 @@
 //! | signal | what it says, 1 being full | read from |
 //! |---|---|---|
 //! | `cpu` | CPU used by this container against its limit | its cgroup, v2 or v1; without a limit, all cores |
-//! | `memory` | memory in use against the limit, page cache that can be dropped left out | its cgroup |
+//! | `memory` | memory in use against the limit, page cache that can be dropped left out | its cgroup; without a limit `/proc/meminfo` |
 //! | `process` | CPU used by this process against the same limit | `/proc/self/stat` |
 //! | `pressure-cpu`, `pressure-memory`, `pressure-io` | share of time in which something waited for it | PSI of its cgroup, else of the machine |
 //! | `lag`, `executor` | how late tasks are polled, how many want to be | the runtime's driver, by [`Machine::add`] |
@@ -155,7 +155,7 @@ impl Machine {
                 let used = self.groups.cpu_seconds()?;
                 Ok(rate(probe, now, used).map(|cores| cores / self.cores()))
             }
-            Kind::Memory => self.groups.memory().map(Some),
+            Kind::Memory => self.groups.memory().or_else(|_| procfs::memory(proc)).map(Some),
             Kind::Process => {
                 let used = procfs::process_cpu_seconds(proc)?;
                 Ok(rate(probe, now, used).map(|cores| cores / self.cores()))
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(machine.sample(at(0)), None);
         let warnings = machine.take_warnings();
         assert_eq!(warnings.len(), 4, "{warnings:?}");
-        for part in ["cpu.stat", "signal memory is off", "stat", "pressure"] {
+        for part in ["cpu.stat", "meminfo", "self/stat", "pressure"] {
             assert!(warnings.iter().any(|warning| warning.contains(part)), "{part}: {warnings:?}");
         }
         assert_eq!(machine.sample(at(1)), None);
@@ -297,6 +297,9 @@ mod tests {
         let mut machine = Machine::at(tree.roots(), &read(&["cpu", "memory"]));
         assert_eq!(machine.sample(at(0)), None);
         assert_eq!(machine.take_warnings().len(), 2);
+        tree.write("proc/meminfo", "MemTotal:  1000 kB\nMemFree: 1 kB\nMemAvailable:   250 kB\n");
+        let mut machine = Machine::at(tree.roots(), &read(&["memory"]));
+        assert_eq!(machine.sample(at(0)), Some(0.75), "that of the machine");
     }
 
     #[test]

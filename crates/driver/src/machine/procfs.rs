@@ -1,7 +1,8 @@
-//! CPU time of this process.
+//! CPU time of this process, memory of the machine.
 
 use std::path::Path;
 
+use super::cgroup::field;
 use super::text;
 
 /// Ticks per second in `/proc/*/stat`: 100 on every architecture that Linux runs servers on.
@@ -19,4 +20,11 @@ pub(super) fn process_cpu_seconds(proc: &Path) -> Result<f64, String> {
         (Some(user), Some(system)) => Ok((user + system) as f64 / TICKS),
         _ => Err(format!("{} has no times", path.display())),
     }
+}
+
+/// Memory in use of the whole machine, what can be had at once left out: for who has no limit.
+pub(super) fn memory(proc: &Path) -> Result<f64, String> {
+    let path = proc.join("meminfo");
+    let (total, available) = (field(&path, "MemTotal:")?, field(&path, "MemAvailable:")?);
+    if total > 0.0 { Ok((1.0 - available / total).max(0.0)) } else { Err("no memory".to_owned()) }
 }
