@@ -178,8 +178,8 @@ async fn load_reports_weigh_the_choice_of_an_endpoint() {
 }
 
 /// A gRPC request, with a context if `inside`.
-fn call(context: Option<&'static str>) -> Request<()> {
-    let mut request = Request::new(());
+fn call(context: Option<&'static str>) -> Request<Full<Bytes>> {
+    let mut request = Request::new(Full::default());
     request.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
     if let Some(context) = context {
         request.headers_mut().insert(wire::CONTEXT, HeaderValue::from_static(context));
@@ -191,7 +191,7 @@ fn call(context: Option<&'static str>) -> Request<()> {
 /// strangers get nothing, unless it is asked for.
 #[tokio::test]
 async fn answers_tell_the_state_of_the_gate_to_those_who_may_know() {
-    let handler = Function(|_: Request<()>| async {
+    let handler = Function(|_: Request<Full<Bytes>>| async {
         let body = Full::<Bytes>::from("message").with_trailers(async {
             Some(Ok(HeaderMap::from_iter([(
                 http::HeaderName::from_static("grpc-status"),

@@ -12,11 +12,11 @@ use tidegate_core::{Cost, Outcome, Rejection};
 use tidegate_driver::{Slot, Ticket, context};
 use tower_service::Service;
 
-use super::Pressure;
 use super::arrival::Asked;
 use super::layer::GateLayer;
 use super::meter::Metered;
 use super::turn::Turn;
+use super::{Pressure, drain};
 use crate::body::{GateBody, Held, Tail};
 use crate::wire::{self, Refusal};
 
@@ -93,6 +93,7 @@ where
 impl<S, Q, B> Future for ResponseFuture<S, Q>
 where
     S: Service<Request<Q>, Response = Response<B>>,
+    Q: Body + Send + 'static,
     B: Body,
 {
     type Output = Result<Response<GateBody<B>>, S::Error>;
@@ -106,7 +107,7 @@ where
                 }
                 StateProj::Waiting { ticket, .. } => match ready!(Pin::new(ticket).poll(cx)) {
                     Ok(slot) => this.state.as_mut().start(slot, this.asked),
-                    Err(rejection) => this.state.set(State::Refused { rejection }),
+                    Err(rejection) => this.state.as_mut().refuse(rejection),
                 },
                 StateProj::Starting { turn, service, .. } => {
                     ready!(turn.poll(cx));
@@ -150,6 +151,17 @@ where
             request.extensions_mut().insert(pressure);
             let (slot, turn) = (Some(slot), Turn::default());
             self.set(Self::Starting { slot, turn, service, request });
+        }
+    }
+
+    /// From waiting to refused.
+    fn refuse(mut self: Pin<&mut Self>, rejection: Rejection)
+    where
+        Q: Body + Send + 'static,
+    {
+        let refused = Self::Refused { rejection };
+        if let StateOwned::Waiting { request, .. } = self.as_mut().project_replace(refused) {
+            drain::forget(request);
         }
     }
 

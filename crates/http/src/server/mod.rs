@@ -9,6 +9,7 @@
 //! with other ways, measured.
 
 mod arrival;
+mod drain;
 mod future;
 mod layer;
 mod machine;

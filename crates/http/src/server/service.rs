@@ -7,6 +7,7 @@ use http::{Request, Response};
 use tower_service::Service;
 
 use super::arrival::Head;
+use super::drain;
 use super::future::ResponseFuture;
 use super::layer::GateLayer;
 use crate::body::GateBody;
@@ -23,6 +24,7 @@ pub struct GateService<S> {
 impl<S, Q, B> Service<Request<Q>> for GateService<S>
 where
     S: Service<Request<Q>, Response = Response<B>> + Clone,
+    Q: http_body::Body + Send + 'static,
     B: http_body::Body,
 {
     type Response = Response<GateBody<B>>;
@@ -50,7 +52,10 @@ where
             Ok(ticket) => {
                 ResponseFuture::admitted(layer, asked, ticket, self.inner.clone(), request)
             }
-            Err(rejection) => ResponseFuture::refused(layer, asked, rejection),
+            Err(rejection) => {
+                drain::forget(request);
+                ResponseFuture::refused(layer, asked, rejection)
+            }
         }
     }
 }
