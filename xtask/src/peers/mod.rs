@@ -4,6 +4,7 @@
 //! only relative to each other, on a machine that does nothing else.
 
 mod config;
+mod http;
 mod overload;
 mod process;
 mod proxy;
@@ -14,7 +15,7 @@ use serde_json::Value;
 use crate::run::Result;
 
 /// What can be compared.
-pub(crate) const NAMES: &str = "proxy, overload, tasks";
+pub(crate) const NAMES: &str = "proxy, overload, tasks, http";
 
 /// Runs the comparison called `name` and prints it as a table, or as one JSON object per line.
 pub(crate) fn peers(name: &str, json: bool) -> Result {
@@ -29,6 +30,7 @@ pub(crate) fn peers(name: &str, json: bool) -> Result {
     match name {
         "proxy" => proxy::compare().map(|rows| print(&proxy::COLUMNS, &rows)),
         "overload" => overload::compare().map(|rows| print(&overload::COLUMNS, &rows)),
+        "http" => http::check(),
         "tasks" => tasks::compare().map(|rows| print(&tasks::COLUMNS, &rows)),
         other => Err(format!("no comparison called {other}; there are {NAMES}")),
     }

