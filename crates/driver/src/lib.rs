@@ -29,6 +29,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "a driver reads the clock for the core")]
 
+mod bucket;
 mod call;
 mod clock;
 pub mod context;
@@ -38,6 +39,7 @@ mod shared;
 mod sync;
 mod waiters;
 
+pub use bucket::AtomicBucket;
 pub use call::{Call, Departure, SharedCaller};
 pub use clock::{Clock, Monotonic, random_seed};
 pub use guard::{Paused, Slot, Ticket};
