@@ -41,7 +41,7 @@ mod waiters;
 
 pub use bucket::AtomicBucket;
 pub use call::{Call, Departure, SharedCaller};
-pub use clock::{Clock, Monotonic, random_seed};
+pub use clock::{Clock, Monotonic, random_seed, unix_time};
 pub use guard::{Paused, Slot, Ticket};
 pub use notice::{Notice, Notices};
 pub use shared::SharedGate;

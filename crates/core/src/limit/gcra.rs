@@ -2,7 +2,7 @@
 //!
 //! A bucket that was ever touched is told entirely by its *theoretical arrival time*: the moment at
 //! which it will be full again. One word per bucket makes it cheap to keep many
-//! (`keyed`) and possible to change without a lock (`AtomicBucket` in
+//! ([`Keyed`](super::Keyed)) and possible to change without a lock (`AtomicBucket` in
 //! `tidegate-driver`).
 //!
 //! 1. A request at `now` that costs `price` would move the word to `max(word, now) + price`.
@@ -23,6 +23,8 @@ pub struct Gcra {
     interval: u64,
     /// Time that can be saved up.
     most: u64,
+    /// A token is there while less than this is missing; none if not even one fits.
+    room: u64,
 }
 
 impl Gcra {
@@ -31,17 +33,26 @@ impl Gcra {
 
     /// Terms whose words count from `origin`; earlier times count as that one.
     pub fn new(origin: Instant, limit: Limit) -> Self {
-        Self { limit, origin, interval: limit.interval(), most: limit.most() as u64 }
+        let (interval, most) = (limit.interval(), limit.most() as u64);
+        let room = (most + 1).saturating_sub(interval);
+        Self { limit, origin, interval, most, room }
     }
 
     /// Takes one token: the new word, or when there is one.
     #[inline]
     pub fn take(&self, word: u64, now: Instant) -> Result<u64, Shortage> {
-        // Less than a whole token fits: `book` and `price` know of this too.
-        if self.interval > self.most {
-            return Err(Shortage::Never);
+        let clock = self.clock(now);
+        let from = word.max(clock);
+        if from - clock < self.room {
+            return Ok(from.saturating_add(self.interval));
         }
-        self.take_price(word, now, self.interval)
+        // Never, if less than a whole token fits.
+        let next = from.saturating_add(self.interval);
+        if self.room == 0 {
+            Err(Shortage::Never)
+        } else {
+            Err(Shortage::Until(self.moment(next - self.most)))
+        }
     }
 
     /// Takes a price of [`price`](Self::price).
@@ -64,6 +75,13 @@ impl Gcra {
         } else {
             Err(Shortage::Never)
         }
+    }
+
+    /// The word after `cost` tokens were charged, owed up to `debt` where there are too few.
+    pub fn charge(&self, word: u64, now: Instant, cost: f64, debt: f64) -> u64 {
+        let units = |tokens: f64| (tokens.max(0.0) * self.interval as f64).ceil() as u64;
+        let latest = self.empty(now).saturating_add(units(debt)).max(word);
+        word.max(self.clock(now)).saturating_add(units(cost)).min(latest)
     }
 
     /// The word after `cost` tokens were given back.
@@ -106,7 +124,8 @@ impl Gcra {
     /// `now` in the unit of words.
     #[inline]
     fn clock(&self, now: Instant) -> u64 {
-        now.since(self.origin).as_nanos().saturating_mul(FRACTION)
+        // Saturating, in fewer instructions than a multiplication that is checked.
+        now.since(self.origin).as_nanos().min(u64::MAX / FRACTION) << FRACTION.ilog2()
     }
 
     fn moment(&self, units: u64) -> Instant {

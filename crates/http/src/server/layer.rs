@@ -42,7 +42,7 @@ const EXEMPT: [&str; 5] = ["/healthz", "/livez", "/readyz", "/health", "/grpc.he
 impl GateLayer {
     /// A layer that asks `gate`.
     pub fn new(gate: SharedGate) -> Self {
-        Self {
+        let layer = Self {
             gate,
             patience: None,
             trust: Trust::Edge,
@@ -53,7 +53,15 @@ impl GateLayer {
             names: Names::process(),
             streams: Arc::default(),
             counts: Arc::default(),
-        }
+        };
+        layer.tell_names();
+        layer
+    }
+
+    /// Tells the gate the numbers of the workflows that its limits name. The layer does so when it is
+    /// made; due again after a change of the gate's configuration.
+    pub fn tell_names(&self) {
+        self.gate.input(|gate, _| gate.name_workflows(|name| self.names.number(name)));
     }
 
     /// Gives every request a deadline at most so long after its arrival. Without, the gate's policy
@@ -124,6 +132,7 @@ impl GateLayer {
     #[must_use]
     pub fn names(mut self, names: Names) -> Self {
         self.names = names;
+        self.tell_names();
         self
     }
 

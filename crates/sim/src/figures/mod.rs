@@ -18,6 +18,7 @@ mod breakwater_6;
 mod breakwater_7;
 mod dagor_6;
 mod dagor_8;
+mod sre_quotas;
 mod sre_retries;
 mod sre_throttling;
 mod testbed;
@@ -44,7 +45,7 @@ pub struct Figure {
 }
 
 /// All figures, in the order in which they are told and made.
-pub const ALL: [Figure; 10] = [
+pub const ALL: [Figure; 11] = [
     breakwater_1::FIGURE,
     breakwater_3::FIGURE,
     breakwater_4::FIGURE,
@@ -55,6 +56,7 @@ pub const ALL: [Figure; 10] = [
     dagor_8::FIGURE,
     sre_throttling::FIGURE,
     sre_retries::FIGURE,
+    sre_quotas::FIGURE,
 ];
 
 /// What came of making a figure.
