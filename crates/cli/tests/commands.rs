@@ -122,6 +122,47 @@ fn the_example_and_the_defaults_are_valid_and_show_the_same() {
     assert!(err.contains("gate.queue_limit"), "{err}");
 }
 
+#[test]
+fn quotas_above_capacity_are_told_and_not_refused() {
+    let text = "
+        [[gate.limits]]
+        limit = 'quota'
+        capacity = 10000
+        quotas = [
+            { workflow = 'mail', rate = 8000, burst = 80 },
+            { workflow = 'calendar', rate = 5000, burst = 50 },
+        ]
+    ";
+    let (code, out, _) = tidegate(&["check", "-"], text);
+    assert_eq!(code, 0);
+    assert!(out.contains("gate.limits.0: quotas sum to 13000 of a capacity of 10000"), "{out}");
+    let (code, _, err) = tidegate(&["check", "-"], "[[gate.limits]]\nlimit = 'rate'\nburst = 0\n");
+    assert_eq!(code, 2);
+    assert!(err.contains("gate.limits.0.burst = 0 is not allowed: 1 to"), "{err}");
+}
+
+#[test]
+fn a_bucket_is_sized_from_a_log() {
+    // Batches of five every second, for a hundred seconds.
+    let lines = (0..500).map(|n| format!("{},shop,,,100\n", n / 5));
+    let log: String = std::iter::once("timestamp,workflow,business,user,service\n".to_owned())
+        .chain(lines)
+        .collect();
+    let (code, out, _) = tidegate(&["limit", "size", "-", "--format", "json"], &log);
+    assert_eq!(code, 0);
+    let sizing = json(&out);
+    assert_eq!((&sizing["requests"], &sizing["burst"]), (&500.into(), &5.0.into()));
+    let (_, block, _) = tidegate(&["limit", "size", "-"], &log);
+    assert_eq!(tidegate(&["check", "-"], &block).0, 0, "the answer is a block to copy");
+    let none = ["limit", "size", "-", "--workflow", "bulk"];
+    for (args, log) in [(&none[..], log.as_str()), (&none[..3], "soon\nlater\n"), (&none[..3], "")]
+    {
+        let (code, out, err) = tidegate(args, log);
+        assert_eq!((code, out.as_str()), (2, ""), "{err}");
+        assert!(err.contains("stdin"), "{err}");
+    }
+}
+
 fn json(text: &str) -> serde_json::Value {
     serde_json::from_str(text).expect("one JSON object")
 }

@@ -45,6 +45,7 @@ pub mod event;
 pub mod feedback;
 pub mod gate;
 mod levels;
+pub mod limit;
 mod list;
 pub mod meter;
 pub mod objective;

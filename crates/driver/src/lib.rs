@@ -29,6 +29,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "a driver reads the clock for the core")]
 
+mod bucket;
 mod call;
 mod clock;
 pub mod context;
@@ -39,8 +40,9 @@ mod shared;
 mod sync;
 mod waiters;
 
+pub use bucket::AtomicBucket;
 pub use call::{Call, Departure, SharedCaller};
-pub use clock::{Clock, Monotonic, random_seed};
+pub use clock::{Clock, Monotonic, random_seed, unix_time};
 pub use guard::{Paused, Slot, Ticket};
 pub use notice::{Notice, Notices};
 pub use shared::SharedGate;

@@ -9,6 +9,7 @@ use tidegate_core::admission::AdmissionConfig;
 use tidegate_core::caller::CallerConfig;
 use tidegate_core::config::{self, ConfigError, Problems};
 use tidegate_core::gate::GateConfig;
+use tidegate_core::limit::LimitConfig;
 use tidegate_core::schedule::ScheduleConfig;
 use tidegate_core::signal::SignalsConfig;
 use tidegate_core::slots::{AdaptiveConfig, SlotsConfig};
@@ -67,6 +68,8 @@ pub fn gate_defaults() -> GateConfig {
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "GateConfig", default = "gate_defaults", deny_unknown_fields)]
 struct GateBlock {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    limits: Vec<LimitConfig>,
     admission: AdmissionConfig,
     schedule: ScheduleConfig,
     slots: SlotsConfig,

@@ -9,11 +9,12 @@ use std::time::Duration;
 use std::{fmt, fs, io, thread};
 
 use tidegate_core::admission::{AdmissionConfig, TideConfig};
+use tidegate_core::config::ConfigError;
 use tidegate_core::objective::Objective;
 use tidegate_core::rng::Rng;
 use tidegate_core::slots::SlotsConfig;
 use tidegate_core::{Gate, Instant};
-use tidegate_driver::{Clock, Monotonic, SharedGate};
+use tidegate_driver::{Clock, Monotonic, SharedGate, unix_time};
 use tidegate_http::wire::Names;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -100,6 +101,12 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
+/// Tells a gate what its limits ask for: numbers of workflows, and the calendar.
+fn inform(gate: &mut Gate, now: Instant, names: &Names) {
+    gate.name_workflows(|name| names.number(name));
+    gate.on_calendar(now, unix_time());
+}
+
 impl Server {
     /// Opens the sockets. `source` is where a reload reads from; `seed` decides all random choices.
     pub fn bind(file: File, source: Option<Source>, seed: u64) -> Result<Self, StartError> {
@@ -115,10 +122,11 @@ impl Server {
         let admin_address = address(admin.local_addr())?;
 
         let clock = Monotonic::new();
-        let gate = Gate::new(&file.gate, clock.now(), seed)
-            .map_err(|error| StartError::Config(error.to_string()))?;
-        let gate = SharedGate::with_clock(gate, clock);
         let (counters, names) = (Arc::new(Counters::default()), Names::default());
+        let mut gate = Gate::new(&file.gate, clock.now(), seed)
+            .map_err(|error| StartError::Config(error.to_string()))?;
+        inform(&mut gate, clock.now(), &names);
+        let gate = SharedGate::with_clock(gate, clock);
         let mut seeds = Rng::new(seed);
         let secret = secret(&file, &mut seeds)?;
         let workers = listeners.iter().map(|_| {
@@ -288,8 +296,12 @@ impl Shared {
         file.proxy.secret_file.clone_from(&current.proxy.secret_file);
         check_upstreams(&file)?;
         self.gate
-            .input(|gate, now| gate.reconfigure(now, &file.gate))
-            .map_err(|error| StartError::Config(error.to_string()))?;
+            .input(|gate, now| {
+                gate.reconfigure(now, &file.gate)?;
+                self.workers.iter().take(1).for_each(|worker| inform(gate, now, &worker.names));
+                Ok(())
+            })
+            .map_err(|error: ConfigError| StartError::Config(error.to_string()))?;
         self.watch.set_observe(file.proxy.observe).iter().for_each(|line| log(line));
         for worker in &self.workers {
             worker.reconfigure(&file.proxy);

@@ -4,6 +4,7 @@ mod check;
 mod config;
 mod figure;
 mod file;
+mod limit;
 mod png;
 mod progress;
 mod proxy;
@@ -22,6 +23,8 @@ pub(crate) enum Command {
     Check(check::Check),
     /// Print configurations.
     Config(config::Config),
+    /// Find limits that fit.
+    Limit(limit::Limit),
     /// Run the sidecar: a gate before an HTTP service.
     Proxy(Box<proxy::Proxy>),
     /// Make the papers' figures with our policies, and check what they claim.
@@ -35,6 +38,7 @@ impl Command {
         match self {
             Self::Check(check) => check.run(),
             Self::Config(config) => config.run(),
+            Self::Limit(limit) => limit.run(),
             Self::Proxy(proxy) => proxy.run(),
             Self::Figure(figure) => figure.run(),
             Self::Sim(sim) => sim.run(),

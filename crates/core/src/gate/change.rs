@@ -5,6 +5,7 @@ use super::{Gate, GateConfig, State};
 use crate::admission::Issued;
 use crate::config::ConfigError;
 use crate::levels::RankIndex;
+use crate::limit::Limits;
 use crate::objective::Learner;
 use crate::request::{Cx, Request};
 use crate::signal::Backlog;
@@ -21,6 +22,10 @@ impl Gate {
             self.admission = config.admission.build(now);
             let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
             self.admission.take_over(&mut cx, &issued);
+        }
+        match &mut self.limits {
+            Some(limits) if !config.limits.is_empty() => limits.reconfigure(now, &config.limits),
+            limits => *limits = Limits::build(&config.limits, now),
         }
         if config.schedule != self.config.schedule {
             let mut schedule = config.schedule.build();

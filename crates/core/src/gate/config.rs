@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::admission::AdmissionConfig;
 use crate::config::{self, ConfigError, Problems};
+use crate::limit::{LimitConfig, validate_all};
 use crate::schedule::ScheduleConfig;
 use crate::signal::SignalsConfig;
 use crate::slots::SlotsConfig;
@@ -13,6 +14,9 @@ use crate::time::Span;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GateConfig {
+    /// How much of what may pass whatever the load, all of them. Default: no limits.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<LimitConfig>,
     /// Who may enter.
     pub admission: AdmissionConfig,
     /// Who is next.
@@ -36,6 +40,7 @@ pub struct GateConfig {
 impl Default for GateConfig {
     fn default() -> Self {
         Self {
+            limits: Vec::new(),
             admission: AdmissionConfig::default(),
             schedule: ScheduleConfig::default(),
             slots: SlotsConfig::default(),
@@ -67,6 +72,7 @@ impl GateConfig {
 
     /// Notes everything that is wrong with the parameters.
     pub fn validate(&self, problems: &mut Problems) {
+        validate_all(&self.limits, problems);
         problems.within("admission", |problems| self.admission.validate(problems));
         problems.within("schedule", |problems| self.schedule.validate(problems));
         problems.within("slots", |problems| self.slots.validate(problems));

@@ -29,6 +29,7 @@ use crate::context::{CallerId, Context, Progress, Sheds, Workflow};
 use crate::event::{Event, Events, Misuse};
 use crate::feedback::{Feedback, GateId};
 use crate::levels::RankIndex;
+use crate::limit::Limits;
 use crate::meter::{Cost, CostTable};
 use crate::objective::{Because, Learner};
 use crate::request::{Cx, Request, RequestId};
@@ -76,7 +77,7 @@ pub enum Action {
     },
 }
 
-/// Admission, schedule and slots as one state machine.
+/// Limits, admission, schedule and slots as one state machine.
 #[derive(Clone, Debug)]
 pub struct Gate {
     id: GateId,
@@ -88,6 +89,8 @@ pub struct Gate {
     next_settle: Instant,
     entries: Slab<Entry>,
     running: u32,
+    /// The first stage, if there is any.
+    limits: Option<Box<Limits>>,
     schedule: Box<dyn Scheduler>,
     admission: Box<dyn Admission>,
     slots: Box<dyn Slots>,
@@ -148,6 +151,7 @@ impl Gate {
             next_settle: Instant::ZERO,
             entries: Slab::default(),
             running: 0,
+            limits: Limits::build(&config.limits, now),
             schedule: config.schedule.build(),
             admission,
             limit: slots.limit(),
@@ -220,6 +224,11 @@ impl Gate {
             if self.costs.settle(request.context.workflow, cost) {
                 self.replace_guesses();
             }
+        }
+        if let Some(limits) = &mut self.limits {
+            // Who gave up has not told what it cost: the estimate stands.
+            let cost = if outcome == Outcome::Cancel { request.cost } else { cost };
+            limits.finish(now, id, &request.context, cost);
         }
         let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
         self.admission.on_finish(&mut cx, &self.backlog, request, outcome, cost);
@@ -328,6 +337,23 @@ impl Gate {
         self.utilization = utilization;
         let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
         self.admission.on_utilization(&mut cx, utilization);
+    }
+
+    /// What the calendar says: `unix` has passed since 1970 began, in UTC. Limits by calendar turn
+    /// their windows by it.
+    pub fn on_calendar(&mut self, now: Instant, unix: Span) {
+        let now = self.advance(now);
+        if let Some(limits) = &mut self.limits {
+            limits.on_calendar(now, unix);
+        }
+    }
+
+    /// Tells the numbers of the workflows that limits name: `number` gives each its own. Due before
+    /// the first arrival and after every change of the configuration.
+    pub fn name_workflows(&mut self, mut number: impl FnMut(&str) -> Workflow) {
+        if let Some(limits) = &mut self.limits {
+            limits.name_workflows(&mut number);
+        }
     }
 
     /// Delay of the stages before this queue (kernel, parser), maximum over parallel queues,
@@ -468,6 +494,11 @@ impl Gate {
         &*self.admission
     }
 
+    /// The limits, if there are any.
+    pub fn limits(&self) -> Option<&Limits> {
+        self.limits.as_deref()
+    }
+
     /// Events, for whoever calls [`Events::keep`] first.
     pub fn events(&mut self) -> &mut Events {
         &mut self.events
@@ -489,6 +520,7 @@ impl Gate {
         assert_eq!(count(State::Running), self.running as usize, "running counts slots in use");
         self.backlog.invariants();
         self.admission.invariants();
+        self.limits.iter().for_each(|limits| limits.invariants());
         self.slots.invariants();
         self.objective.iter().for_each(Learner::invariants);
     }
@@ -534,6 +566,7 @@ impl Gate {
                 entry.state = State::Refused;
                 self.dequeue(now, &request, false);
                 self.leave(now, &request);
+                self.refund(now, &request);
                 self.note_refusal(now, &request.context, &mut rejection);
                 self.actions.push_back(Action::Refuse { id, rejection });
             }

@@ -47,7 +47,7 @@ pub(super) type ActionOf = dyn Fn(&Head<'_>) -> String + Send + Sync;
 impl GateLayer {
     /// A layer that asks `gate`.
     pub fn new(gate: SharedGate) -> Self {
-        Self {
+        let layer = Self {
             gate,
             patience: None,
             trust: Trust::Edge,
@@ -61,7 +61,15 @@ impl GateLayer {
             report_load: None,
             meter: Meter::process(),
             sampler: Arc::default(),
-        }
+        };
+        layer.tell_names();
+        layer
+    }
+
+    /// Tells the gate the numbers of the workflows that its limits name. The layer does so when it is
+    /// made; due again after a change of the gate's configuration.
+    pub fn tell_names(&self) {
+        self.gate.input(|gate, _| gate.name_workflows(|name| self.names.number(name)));
     }
 
     /// Gives every request a deadline at most so long after its arrival. Without, the gate's policy
@@ -132,6 +140,7 @@ impl GateLayer {
     #[must_use]
     pub fn names(mut self, names: Names) -> Self {
         self.names = names;
+        self.tell_names();
         self
     }
 

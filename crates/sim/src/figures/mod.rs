@@ -31,6 +31,7 @@ mod metastability;
 mod sre_attempts;
 mod sre_criticality;
 mod sre_layers;
+mod sre_quotas;
 mod sre_retries;
 mod sre_throttling;
 mod testbed;
@@ -60,7 +61,7 @@ pub struct Figure {
 }
 
 /// All figures, in the order in which they are told and made.
-pub const ALL: [Figure; 26] = [
+pub const ALL: &[Figure] = &[
     breakwater_1::FIGURE,
     breakwater_3::FIGURE,
     breakwater_4::FIGURE,
@@ -87,6 +88,7 @@ pub const ALL: [Figure; 26] = [
     metastability::FIGURE,
     three_hops::FIGURE,
     ignoring::FIGURE,
+    sre_quotas::FIGURE,
 ];
 
 /// What came of making a figure.
