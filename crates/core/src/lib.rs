@@ -53,6 +53,7 @@ pub mod request;
 pub mod retry;
 pub mod rng;
 pub mod schedule;
+pub mod share;
 pub mod signal;
 mod siphash;
 pub mod slab;
