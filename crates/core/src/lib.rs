@@ -48,6 +48,7 @@ mod levels;
 pub mod limit;
 mod list;
 pub mod meter;
+pub mod placement;
 pub mod rank;
 pub mod request;
 pub mod retry;
