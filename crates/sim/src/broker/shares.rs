@@ -1,0 +1,1 @@
+//! Nodes under a shared limit.
