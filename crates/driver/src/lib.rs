@@ -33,13 +33,17 @@ mod call;
 mod clock;
 pub mod context;
 mod guard;
+mod names;
 mod notice;
 mod shared;
+#[cfg(feature = "stamp")]
+pub mod stamp;
 mod sync;
 mod waiters;
 
 pub use call::{Call, Departure, SharedCaller};
 pub use clock::{Clock, Monotonic, random_seed};
 pub use guard::{Paused, Slot, Ticket};
+pub use names::Names;
 pub use notice::{Notice, Notices};
 pub use shared::SharedGate;
