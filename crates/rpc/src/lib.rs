@@ -33,6 +33,7 @@ mod handler;
 mod server;
 pub mod wire;
 
+pub use bytes::Bytes;
 pub use client::{Call, Client, ClientBuilder, Upstream};
 pub use error::{Broken, CallError, StartError};
 pub use handler::{Answer, Handler, Reply, Request, Working, asynchronous, blocking};
