@@ -1,5 +1,6 @@
 //! One module per command: its flags as a clap struct, and `run`.
 
+mod bench;
 mod check;
 mod config;
 mod figure;
@@ -17,6 +18,8 @@ use clap::{Subcommand, ValueEnum};
 /// What the binary can do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Measure real overload on this machine.
+    Bench(bench::Bench),
     /// Check a configuration file and tell everything that is wrong with it.
     Check(check::Check),
     /// Print configurations.
@@ -32,6 +35,7 @@ pub(crate) enum Command {
 impl Command {
     pub(crate) fn run(self) -> Result<(), Error> {
         match self {
+            Self::Bench(bench) => bench.run(),
             Self::Check(check) => check.run(),
             Self::Config(config) => config.run(),
             Self::Proxy(proxy) => proxy.run(),
