@@ -1,4 +1,4 @@
-//! The project's chores: `cargo xtask test | tidy | bench | fuzz`.
+//! The project's chores: `cargo xtask test | tidy | bench | peers | fuzz`.
 
 #![allow(clippy::disallowed_methods, reason = "a tool for people: it measures real time")]
 
@@ -6,6 +6,7 @@ mod bench;
 mod deps;
 mod fuzz;
 mod install;
+mod peers;
 mod run;
 mod spdx;
 mod test;
@@ -21,6 +22,7 @@ Usage: cargo xtask COMMAND
   tidy                     the house rules that are code, a part of `test`
   bench [--format json] [--install] [FILTER]
                            instructions per operation, counted by callgrind (release profile)
+  peers rpc                the native RPC beside redis-server, on this machine (release profile)
   fuzz SECS                property tests on ever more random cases for about SECS seconds
 ";
 
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
             Some(options) => bench::bench(&options),
             None => return usage(),
         },
+        ["peers", name] => peers::peers(name),
         ["fuzz", secs] => match secs.parse() {
             Ok(secs) => fuzz::fuzz(secs),
             Err(_) => return usage(),

@@ -58,6 +58,7 @@ pub struct ServerBuilder {
     strikes: u32,
     backlog: i32,
     clock: Box<dyn Clock>,
+    stamps: bool,
 }
 
 impl ServerBuilder {
@@ -126,6 +127,13 @@ impl ServerBuilder {
         self
     }
 
+    /// Whether the kernel is asked when it received what is read, so that the time before counts too.
+    /// Default true; where the kernel has no such stamps it makes no difference.
+    pub fn stamps(mut self, stamps: bool) -> Self {
+        self.stamps = stamps;
+        self
+    }
+
     /// Listens at `address` and serves with `handler` from now on. Async handlers need a tokio
     /// runtime around this call.
     pub fn bind(
@@ -148,6 +156,7 @@ impl ServerBuilder {
             idle: self.idle,
             out_limit: self.out_limit,
             connections: self.connections,
+            stamps: self.stamps,
         };
         let reader = Reader::new(poll, listener, settings, now)?;
         let shared = Arc::new(Shared {
@@ -219,6 +228,7 @@ impl Server {
             strikes: 1000,
             backlog: 4096,
             clock: Box::new(Monotonic::process()),
+            stamps: true,
         }
     }
 

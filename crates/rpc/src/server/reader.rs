@@ -57,6 +57,7 @@ pub(super) struct Settings {
     pub(super) idle: Span,
     pub(super) out_limit: usize,
     pub(super) connections: usize,
+    pub(super) stamps: bool,
 }
 
 /// The reading half of a server.
@@ -222,12 +223,31 @@ impl Reader {
                 self.conns.push(None);
                 self.conns.len() - 1
             });
-            self.conns[token] = greet(&self.poll, stream, token, now);
+            self.conns[token] = self.greet(stream, token, now);
             match self.conns[token] {
                 Some(_) => inputs.push(Input::Accepted),
                 None => self.vacant.push(token),
             }
         }
+    }
+
+    fn greet(&self, mut stream: TcpStream, token: usize, now: Instant) -> Option<Half> {
+        // Answers leave when they are written; waiting for more is what coalescing does.
+        let _ = stream.set_nodelay(true);
+        if self.settings.stamps {
+            Receiver::enable(&stream);
+        }
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        self.poll.registry().register(&mut stream, Token(token), interest).ok()?;
+        Some(Half {
+            conn: Arc::new(Conn::new(stream)),
+            partial: Vec::new(),
+            caller: CallerId::UNKNOWN,
+            call: None,
+            listed: None,
+            parked: false,
+            heard: now,
+        })
     }
 
     /// One read of one connection. How long what it brought has waited.
@@ -326,23 +346,6 @@ impl Reader {
 
 fn wants_reading(event: &Event) -> bool {
     event.is_readable() || event.is_read_closed() || event.is_error()
-}
-
-fn greet(poll: &Poll, mut stream: TcpStream, token: usize, now: Instant) -> Option<Half> {
-    // Answers leave when they are written; waiting for more is what coalescing does.
-    let _ = stream.set_nodelay(true);
-    Receiver::enable(&stream);
-    let interest = Interest::READABLE | Interest::WRITABLE;
-    poll.registry().register(&mut stream, Token(token), interest).ok()?;
-    Some(Half {
-        conn: Arc::new(Conn::new(stream)),
-        partial: Vec::new(),
-        caller: CallerId::UNKNOWN,
-        call: None,
-        listed: None,
-        parked: false,
-        heard: now,
-    })
 }
 
 impl Half {
