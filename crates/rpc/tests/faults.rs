@@ -141,7 +141,7 @@ fn whoever_exceeds_window_and_free_cursor_is_refused_then_parted_with() {
     });
     // Few credits, and no rank is free.
     let gate = GateConfig::from_toml(
-        "admission = { policy = 'breakwater', target = '1s', drop = '10s' }\n\
+        "admission = { policy = 'breakwater', target = '1s', drop = '10s', per_caller = 8 }\n\
          slots = { slots = 'fixed', count = 4 }",
     );
     let server = Server::builder().gate(gate.expect("valid")).strikes(100);
@@ -195,6 +195,7 @@ fn a_slow_reader_costs_a_bounded_amount_of_memory() {
     let server = Server::builder()
         .gate(open(1))
         .out_limit(1 << 20)
+        .open(64)
         .bind("127.0.0.1:0", blocking(move |_| Ok(answer.clone())))
         .expect("binds");
     let mut slow = Raw::connect(server.address());
@@ -286,7 +287,11 @@ fn a_connection_that_breaks_gives_everything_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_survive_a_restart_and_no_call_is_answered_twice() {
     let handler = || blocking(|request: Request| Ok(request.payload));
-    let gate = || GateConfig::from_toml("slots = { slots = 'fixed', count = 1 }").expect("valid");
+    let gate = || {
+        let text = "admission = { policy = 'tide', objective = '100s' }\n\
+                    slots = { slots = 'fixed', count = 1 }";
+        GateConfig::from_toml(text).expect("valid")
+    };
     let server = Server::builder().gate(gate()).bind("127.0.0.1:0", handler()).expect("binds");
     let address = server.address();
     let caller = CallerConfig::from_toml("retry = { attempts = 3, failures = true }").expect("ok");

@@ -12,11 +12,18 @@ use bytes::Bytes;
 use common::{Got, Raw, open, until};
 use tidegate_core::caller::CallerConfig;
 use tidegate_core::gate::{CalleeId, GateConfig};
-use tidegate_core::{Context, Criticality, Rank, Reason};
+use tidegate_core::{Context, Criticality, Feedback, Rank, Reason, Sheds, Workflow};
 use tidegate_rpc::wire::Goodbye;
-use tidegate_rpc::{CallError, Client, Failure, Request, Server, asynchronous, blocking};
+use tidegate_rpc::{CallError, Client, Failure, Request, Server, Upstream, asynchronous, blocking};
 
 const LONG: Duration = Duration::from_secs(60);
+
+/// Credits as usual, with an objective so long that a busy machine does not count as overload.
+fn patient() -> GateConfig {
+    let text = "admission = { policy = 'tide', objective = '100s' }\n\
+                slots = { slots = 'fixed', count = 1 }";
+    GateConfig::from_toml(text).expect("valid")
+}
 
 fn client(server: &Server) -> Client {
     Client::builder().endpoint(server.address()).build().expect("valid")
@@ -32,6 +39,7 @@ fn plain() -> CallerConfig {
 async fn many_calls_at_once_get_their_own_answers() {
     for workers in [1, 3] {
         let server = Server::builder()
+            .gate(patient())
             .workers(workers)
             .bind("127.0.0.1:0", blocking(|request| Ok(request.payload)))
             .expect("binds");
@@ -196,7 +204,7 @@ async fn a_handlers_calls_inherit_its_context() {
         noted.lock().expect("no panic").push(request.context);
         Ok(request.payload)
     });
-    let back = Server::builder().bind("127.0.0.1:0", handler).expect("binds");
+    let back = Server::builder().gate(patient()).bind("127.0.0.1:0", handler).expect("binds");
     let onward = client(&back);
     let handler = asynchronous(move |request: Request| {
         let onward = onward.clone();
@@ -207,7 +215,7 @@ async fn a_handlers_calls_inherit_its_context() {
                 .map_err(|error| Failure::new(1, error.to_string()))
         }
     });
-    let front = Server::builder().bind("127.0.0.1:0", handler).expect("binds");
+    let front = Server::builder().gate(patient()).bind("127.0.0.1:0", handler).expect("binds");
     let client = client(&front);
     let rank = Rank::new(Criticality::CriticalPlus as u8, 77);
     let call = client.request(1, "through").rank(rank).workflow("inherit").deadline(LONG);
@@ -218,23 +226,44 @@ async fn a_handlers_calls_inherit_its_context() {
     assert!(seen.deadline < tidegate_core::Instant::FAR);
 }
 
+/// What a gate hears from a client behind it.
+#[derive(Clone, Default)]
+struct Heard {
+    told: Arc<Mutex<Vec<(CalleeId, Option<u32>)>>>,
+    shed: Arc<AtomicUsize>,
+}
+
+impl Upstream for Heard {
+    fn on_downstream(&self, callee: CalleeId, _workflow: Workflow, feedback: &Feedback) {
+        self.told.lock().expect("no panic").push((callee, feedback.window));
+    }
+
+    fn take_sheds(&self, _callee: CalleeId) -> Sheds {
+        let count = self.shed.swap(0, Ordering::SeqCst) as u32;
+        Sheds { count, sample: Rank::new(50, 1) }
+    }
+}
+
 #[tokio::test]
-async fn a_downstreams_cursor_reaches_the_gate_before_it() {
-    // A gate that lets nothing in but the most important rank, and says so.
-    let closed = GateConfig::from_toml("admission = { policy = 'tide' }").expect("valid");
-    let back = Server::builder().gate(closed).bind("127.0.0.1:0", blocking(|r| Ok(r.payload)));
-    let back = back.expect("binds");
-    let front = Server::builder().bind("127.0.0.1:0", blocking(|r| Ok(r.payload))).expect("binds");
+async fn feedback_goes_up_the_path_and_sheds_come_down() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&seen);
+    let handler = blocking(move |request: Request| {
+        noted.lock().expect("no panic").push(request.context.sheds);
+        Ok(request.payload)
+    });
+    let back = Server::builder().gate(patient()).bind("127.0.0.1:0", handler).expect("binds");
+    let gate = Heard { shed: Arc::new(AtomicUsize::new(5)), ..Heard::default() };
     let onward = Client::builder()
         .endpoint(back.address())
-        .upstream(front.gate(), CalleeId(3))
+        .upstream(gate.clone(), CalleeId(3))
         .build()
         .expect("valid");
     onward.call(1, "x").await.expect("served");
-    let heard = front.gate().input(|gate, now| {
-        gate.feedback(now, tidegate_core::CallerId(1), tidegate_core::Workflow::NONE)
-    });
-    assert!(heard.last.is_some(), "the gate in front has heard of the cursor behind: {heard:?}");
+    let told = gate.told.lock().expect("no panic").clone();
+    assert!(matches!(told[..], [(CalleeId(3), Some(1..))]), "{told:?}");
+    let sheds = seen.lock().expect("no panic").clone();
+    assert_eq!(sheds, [Sheds { count: 5, sample: Rank::new(50, 1) }]);
 }
 
 /// What was accepted is finished; callers are told; nothing new is taken.
@@ -297,7 +326,10 @@ async fn a_stop_without_grace_tells_everybody() {
 
 #[test]
 fn callers_that_say_who_they_are_get_feedback_and_credits_return_when_they_go() {
-    let server = Server::builder().bind("127.0.0.1:0", blocking(|r| Ok(r.payload))).expect("binds");
+    let server = Server::builder()
+        .gate(patient())
+        .bind("127.0.0.1:0", blocking(|r| Ok(r.payload)))
+        .expect("binds");
     let mut stranger = Raw::connect(server.address());
     stranger.send(b"x");
     assert_eq!(stranger.get_with_feedback(), (Got::Answer(1, b"x".to_vec()), None));

@@ -20,8 +20,6 @@ const KEPT: usize = 4 << 10;
 pub(super) struct Conn {
     pub(super) stream: TcpStream,
     state: Mutex<State>,
-    /// More is to be written than is allowed: nothing is read until that changes.
-    congested: AtomicBool,
     gone: AtomicBool,
 }
 
@@ -64,16 +62,11 @@ const GRACE: u32 = 64;
 
 impl Conn {
     pub(super) fn new(stream: TcpStream) -> Self {
-        let (state, congested, gone) = Default::default();
-        Self { stream, state: Mutex::new(state), congested, gone }
+        Self { stream, state: Mutex::default(), gone: AtomicBool::default() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn is_congested(&self) -> bool {
-        self.congested.load(Ordering::Relaxed)
     }
 
     pub(super) fn is_gone(&self) -> bool {
@@ -87,8 +80,8 @@ impl Conn {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
-    /// Writes as much as the socket takes. `limit` is how much may wait before reading stops.
-    pub(super) fn flush(&self, limit: usize) {
+    /// Writes as much as the socket takes.
+    pub(super) fn flush(&self) {
         let mut state = self.lock();
         state.dirty = false;
         state.blocked = false;
@@ -105,7 +98,6 @@ impl Conn {
             }
         }
         state.tidy();
-        self.congested.store(state.out.len() - state.written > limit, Ordering::Relaxed);
     }
 }
 
@@ -115,6 +107,11 @@ impl State {
         frames(&mut self.out);
         // A full socket tells when it can take more.
         !std::mem::replace(&mut self.dirty, true) && !self.blocked
+    }
+
+    /// Bytes that wait to be written.
+    pub(super) fn unwritten(&self) -> usize {
+        self.out.len() - self.written
     }
 
     /// Whether everything was written.

@@ -114,7 +114,7 @@ impl Core {
         if request.conn.is_gone() {
             return;
         }
-        if self.violates(now, &request, dirty) {
+        if self.violates(&request, dirty) {
             return;
         }
         let bytes = request.payload.len();
@@ -142,17 +142,18 @@ impl Core {
 
     /// Refuses a request beyond window and free cursor without asking the gate, and parts with a peer
     /// that keeps sending such.
-    fn violates(&mut self, now: Instant, request: &Waiting, dirty: &mut Dirty) -> bool {
+    fn violates(&mut self, request: &Waiting, dirty: &mut Dirty) -> bool {
         let mut state = request.conn.lock();
         let Some((open, window)) = state.violates(&request.context) else { return false };
         self.counts.violations += 1;
         let parted = state.strike() >= self.strikes;
         drop(state);
         let rejection = Rejection::new(Reason::Credit, open.into(), window.into(), Advice::Never);
-        self.refuse(now, request, &rejection, dirty);
+        // Without feedback: it has been told, and did not listen.
+        self.write_refusal(request, &rejection, None, dirty);
         if parted {
             request.conn.lock().write(|out| wire::write_goodbye(out, Goodbye::Violation));
-            request.conn.flush(usize::MAX);
+            request.conn.flush();
             request.conn.end();
         }
         true
@@ -279,13 +280,21 @@ impl Core {
         rejection: &Rejection,
         dirty: &mut Dirty,
     ) {
-        self.counts.refused += 1;
         let feedback = self.feedback(now, &request.context);
+        self.write_refusal(request, rejection, feedback.as_ref(), dirty);
+    }
+
+    fn write_refusal(
+        &mut self,
+        request: &Waiting,
+        rejection: &Rejection,
+        feedback: Option<&Feedback>,
+        dirty: &mut Dirty,
+    ) {
+        self.counts.refused += 1;
         let mut state = request.conn.lock();
         feedback.iter().for_each(|feedback| state.tell(feedback));
-        let write =
-            |out: &mut _| wire::write_refusal(out, request.call, rejection, feedback.as_ref());
-        if state.write(write) {
+        if state.write(|out| wire::write_refusal(out, request.call, rejection, feedback)) {
             dirty.push(Arc::clone(&request.conn));
         }
     }

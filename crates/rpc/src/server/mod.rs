@@ -59,6 +59,7 @@ pub struct ServerBuilder {
     backlog: i32,
     clock: Box<dyn Clock>,
     stamps: bool,
+    open: usize,
 }
 
 impl ServerBuilder {
@@ -99,6 +100,12 @@ impl ServerBuilder {
     /// 1 MiB.
     pub fn out_limit(mut self, bytes: usize) -> Self {
         self.out_limit = bytes;
+        self
+    }
+
+    /// Requests of one connection that may be open before nothing more is read from it. Default 4,096.
+    pub fn open(mut self, requests: usize) -> Self {
+        self.open = requests.max(1);
         self
     }
 
@@ -157,6 +164,7 @@ impl ServerBuilder {
             out_limit: self.out_limit,
             connections: self.connections,
             stamps: self.stamps,
+            open: self.open,
         };
         let reader = Reader::new(poll, listener, settings, now)?;
         let shared = Arc::new(Shared {
@@ -169,7 +177,6 @@ impl ServerBuilder {
             waker,
             stage: AtomicU8::new(Stage::Serving as u8),
             grace_ends: AtomicU64::new(u64::MAX),
-            out_limit: self.out_limit,
         });
         // One more than handlers, so that somebody reads while all of them are busy; a single one
         // reads between handlers.
@@ -229,6 +236,7 @@ impl Server {
             backlog: 4096,
             clock: Box::new(Monotonic::process()),
             stamps: true,
+            open: 4096,
         }
     }
 
@@ -313,7 +321,6 @@ struct Shared {
     stage: AtomicU8,
     /// When the time to finish is over, in nanoseconds of the clock.
     grace_ends: AtomicU64,
-    out_limit: usize,
 }
 
 /// How far a server is on its way to its end.

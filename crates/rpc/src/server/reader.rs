@@ -34,6 +34,9 @@ const EVENTS: usize = 1024;
 /// How often idle connections are looked for.
 const SWEEP: Span = Span::from_millis(500);
 
+/// How often those that are not read are looked at.
+const LOOK: Duration = Duration::from_millis(1);
+
 pub(super) const LISTENER: Token = Token(usize::MAX);
 pub(super) const WAKER: Token = Token(usize::MAX - 1);
 
@@ -58,6 +61,8 @@ pub(super) struct Settings {
     pub(super) out_limit: usize,
     pub(super) connections: usize,
     pub(super) stamps: bool,
+    /// Requests of one connection that may be open.
+    pub(super) open: usize,
 }
 
 /// The reading half of a server.
@@ -70,6 +75,9 @@ pub(super) struct Reader {
     vacant: Vec<usize>,
     /// Connections that may have more to read.
     unread: VecDeque<usize>,
+    /// Connections that are not read although they may have something: too much of them is open, or
+    /// they do not take their answers.
+    parked: Vec<usize>,
     receiver: Receiver,
     stamps: Stamps,
     buffer: Vec<u8>,
@@ -88,7 +96,7 @@ struct Half {
     call: Option<u64>,
     /// Whether it is on the list of those to be read, and since when.
     listed: Option<Instant>,
-    /// Whether it is not read although it may have something, because it does not take its answers.
+    /// Whether it is on the list of those that are not to be read.
     parked: bool,
     heard: Instant,
 }
@@ -109,6 +117,7 @@ impl Reader {
             conns: Vec::new(),
             vacant: Vec::new(),
             unread: VecDeque::new(),
+            parked: Vec::new(),
             receiver: Receiver::new(),
             stamps: Stamps::default(),
             buffer: vec![0; stamp::READ],
@@ -122,21 +131,27 @@ impl Reader {
     /// the moment of the pass and the delay of what was read and of what was left unread.
     pub(super) fn pass(
         &mut self,
-        timeout: Option<Duration>,
+        timeout: Duration,
         clock: &dyn Clock,
         inputs: &mut Vec<Input>,
     ) -> (Instant, Span) {
         let waits = self.unread.is_empty() && !self.accepting;
-        let timeout = if waits { timeout } else { Some(Duration::ZERO) };
+        let timeout = match waits {
+            true if self.parked.is_empty() => timeout,
+            true => timeout.min(LOOK),
+            false => Duration::ZERO,
+        };
         // Interrupted by a signal: then nothing is ready.
-        let _ = self.poll.poll(&mut self.events, timeout);
+        let _ = self.poll.poll(&mut self.events, Some(timeout));
         let now = clock.now();
         self.sort(now);
+        self.unpark(now);
         if self.accepting {
             self.accept(now, inputs);
         }
         let mut delay = Span::ZERO;
-        for _ in 0..READS {
+        // Once each: what fills its read has more, and waits for its next turn.
+        for _ in 0..self.unread.len().min(READS) {
             let Some(token) = self.unread.pop_front() else { break };
             delay = delay.max(self.read(token, now, clock, inputs));
         }
@@ -157,7 +172,7 @@ impl Reader {
         }
         for half in self.conns.iter().flatten() {
             half.conn.lock().write(|out| wire::write_goodbye(out, Goodbye::Leaving));
-            half.conn.flush(self.settings.out_limit);
+            half.conn.flush();
         }
     }
 
@@ -190,15 +205,29 @@ impl Reader {
             };
             let Some(Some(half)) = self.conns.get_mut(token) else { continue };
             if event.is_writable() && !half.conn.lock().is_clean() {
-                half.conn.flush(self.settings.out_limit);
+                half.conn.flush();
             }
-            let resumes = half.parked && !half.conn.is_congested();
-            if (wants_reading(event) || resumes) && half.listed.is_none() {
-                half.parked = false;
+            if wants_reading(event) && half.listed.is_none() && !half.parked {
                 half.listed = Some(now);
                 self.unread.push_back(token);
             }
         }
+    }
+
+    /// Lists those again that are to be read again.
+    fn unpark(&mut self, now: Instant) {
+        let mut parked = std::mem::take(&mut self.parked);
+        parked.retain(|token| {
+            let Some(Some(half)) = self.conns.get_mut(*token) else { return false };
+            if half.is_full(&self.settings) {
+                return true;
+            }
+            half.parked = false;
+            half.listed = Some(now);
+            self.unread.push_back(*token);
+            false
+        });
+        self.parked = parked;
     }
 
     fn accept(&mut self, now: Instant, inputs: &mut Vec<Input>) {
@@ -260,9 +289,9 @@ impl Reader {
     ) -> Span {
         let Some(Some(half)) = self.conns.get_mut(token) else { return Span::ZERO };
         half.listed = None;
-        if half.conn.is_congested() && !half.conn.is_gone() {
-            // Whoever does not read answers is not listened to, until its socket takes more.
+        if half.is_full(&self.settings) {
             half.parked = true;
+            self.parked.push(token);
             return Span::ZERO;
         }
         let (count, wall) = match self.receiver.read(&half.conn.stream, &mut self.buffer) {
@@ -298,7 +327,7 @@ impl Reader {
         if parsed.is_err() {
             inputs.push(Input::Malformed);
             half.conn.lock().write(|out| wire::write_goodbye(out, Goodbye::Malformed));
-            half.conn.flush(self.settings.out_limit);
+            half.conn.flush();
             half.conn.end();
             return self.lose(token, inputs);
         }
@@ -337,7 +366,7 @@ impl Reader {
         }
         for token in lost {
             if let Some(half) = &self.conns[token] {
-                half.conn.flush(self.settings.out_limit);
+                half.conn.flush();
             }
             self.lose(token, inputs);
         }
@@ -349,6 +378,13 @@ fn wants_reading(event: &Event) -> bool {
 }
 
 impl Half {
+    /// Whether it has so much open, or to be written, that it is not to be read.
+    fn is_full(&self, settings: &Settings) -> bool {
+        let state = self.conn.lock();
+        let full = state.open() >= settings.open || state.unwritten() > settings.out_limit;
+        full && !self.conn.is_gone()
+    }
+
     /// Reads all frames of `bytes` and returns how many bytes they were.
     fn parse(
         &mut self,

@@ -39,7 +39,7 @@ pub(super) fn work(shared: &Arc<Shared>) {
         if let Some(job) = job {
             run(shared, job, &mut dirty);
         }
-        flush(shared, &mut dirty);
+        flush(&mut dirty);
     }
 }
 
@@ -89,7 +89,7 @@ fn lead(
     dirty: &mut Dirty,
 ) -> Option<Job> {
     let mut reader = shared.reader();
-    let (now, delay) = reader.pass(Some(wait), &*shared.clock, inputs);
+    let (now, delay) = reader.pass(wait, &*shared.clock, inputs);
     // Tasks are stopped after the lock: to drop one takes it.
     let mut tasks = Vec::new();
     let mut core = shared.lock();
@@ -143,7 +143,7 @@ fn close_down(
     }
     if now >= shared.grace_ends() {
         tasks.extend(core.give_up(now, dirty));
-        flush(shared, dirty);
+        flush(dirty);
     }
     let empty = core.gate.running() == 0 && core.gate.waiting() == 0 && !core.has_jobs();
     // Who does not take the last answers in time loses them.
@@ -230,7 +230,7 @@ fn spawn(shared: &Arc<Shared>, claim: Claim, working: Working, started: Instant)
         let answer = Err(Failure::new(Failure::STOPPED, message));
         let mut dirty = Dirty::new();
         drop(answered(shared, &claim, answer, started, Span::ZERO, &mut dirty));
-        return flush(shared, &mut dirty);
+        return flush(&mut dirty);
     };
     let context = claim.context;
     let task = Task { shared: Arc::clone(shared), claim: Some(claim), started };
@@ -279,7 +279,7 @@ impl Task {
         core.dispatch(now, &mut dirty);
         shared.rouse(&core);
         drop(core);
-        flush(shared, &mut dirty);
+        flush(&mut dirty);
     }
 }
 
@@ -300,14 +300,14 @@ impl Drop for Task {
         core.dispatch(now, &mut dirty);
         shared.rouse(&core);
         drop(core);
-        flush(shared, &mut dirty);
+        flush(&mut dirty);
     }
 }
 
 /// Writes what is to be written, one write per connection.
-pub(super) fn flush(shared: &Shared, dirty: &mut Dirty) {
+pub(super) fn flush(dirty: &mut Dirty) {
     for conn in dirty.drain(..) {
-        conn.flush(shared.out_limit);
+        conn.flush();
     }
 }
 
