@@ -226,10 +226,13 @@ async fn a_handlers_calls_inherit_its_context() {
     assert!(seen.deadline < tidegate_core::Instant::FAR);
 }
 
+/// Who told, and which window.
+type Told = (CalleeId, Option<u32>);
+
 /// What a gate hears from a client behind it.
 #[derive(Clone, Default)]
 struct Heard {
-    told: Arc<Mutex<Vec<(CalleeId, Option<u32>)>>>,
+    told: Arc<Mutex<Vec<Told>>>,
     shed: Arc<AtomicUsize>,
 }
 

@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +27,7 @@ impl Clock for Manual {
 }
 
 /// Requests that have started: when, and how to let them end.
-type Started = Arc<Mutex<HashMap<usize, (Instant, Option<oneshot::Sender<()>>)>>>;
+type Started = Arc<Mutex<BTreeMap<usize, (Instant, Option<oneshot::Sender<()>>)>>>;
 
 /// Plays `trace`: at each moment handlers end first, then requests arrive, and all of it is settled
 /// before time goes on.

@@ -14,7 +14,7 @@ use std::error::Error;
 use std::sync::{Mutex, PoisonError};
 
 use tidegate::gate::GateConfig;
-use tidegate::rpc::{Answer, Bytes, Failure, Handler, Request, Server, blocking};
+use tidegate::rpc::{Bytes, Failure, Handler, Request, Server, blocking};
 
 const GET: u32 = 1;
 const SET: u32 = 2;
@@ -63,7 +63,7 @@ fn split(payload: &Bytes) -> Result<(Bytes, Bytes), Failure> {
 #[cfg(test)]
 mod tests {
     use tidegate::Context;
-    use tidegate::rpc::Reply;
+    use tidegate::rpc::{Answer, Reply};
 
     use super::*;
 

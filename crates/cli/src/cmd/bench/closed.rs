@@ -139,19 +139,18 @@ impl Conn {
                 Frame::read(&self.input[used..], &Limits::default())
             {
                 used += length;
-                let (kind, sent) = (frame.kind, &mut self.sent);
-                match kind {
-                    Some(Kind::Answer | Kind::Refusal | Kind::Failure) => {
-                        answers += 1;
-                        let sent = sent.pop_front().unwrap_or(now);
-                        if counting && kind == Some(Kind::Answer) {
-                            result.served += 1;
-                            result.latency.add(Span::from(now - sent));
-                        } else if counting {
-                            result.refused += 1;
-                        }
-                    }
-                    _ => {}
+                let ends = [Some(Kind::Answer), Some(Kind::Refusal), Some(Kind::Failure)];
+                if !ends.contains(&frame.kind) {
+                    continue;
+                }
+                let served = frame.kind == Some(Kind::Answer);
+                answers += 1;
+                let sent = self.sent.pop_front().unwrap_or(now);
+                if counting && served {
+                    result.served += 1;
+                    result.latency.add(Span::from(now - sent));
+                } else if counting {
+                    result.refused += 1;
                 }
             }
             self.input.drain(..used);
