@@ -89,6 +89,10 @@ struct Ground {
     slo: Span,
 }
 
+/// Where nothing is measured before: an SLO that a closed loop does not come near.
+const ASSUMED: Ground =
+    Ground { capacity: 1e6, rtt: Span::from_micros(20), slo: Span::from_millis(50) };
+
 impl Rpc {
     pub(crate) fn run(self) -> Result<(), Error> {
         let (work, service) = parse_service(&self.service)?;
@@ -98,6 +102,8 @@ impl Rpc {
         if self.callers == 0 || !(self.seconds > 0.0 && self.seconds < 3600.0) {
             return Err(Error::Input("--callers and --seconds must be more than 0".to_owned()));
         }
+        // What is wrong is told before anything is measured.
+        self.plan(&service, &ASSUMED)?;
         child::pin(load_core);
         let progress = Progress::new("bench rpc");
         if let Some(pipeline) = self.saturate {
@@ -258,9 +264,8 @@ impl Rpc {
         service: &Service,
         core: usize,
     ) -> Result<(), Error> {
-        let ground =
-            Ground { capacity: 1e6, rtt: Span::from_micros(20), slo: Span::from_millis(50) };
-        let plan = self.plan(service, &Ground { slo: self.slo.unwrap_or(ground.slo), ..ground })?;
+        let slo = self.slo.unwrap_or(ASSUMED.slo);
+        let plan = self.plan(service, &Ground { slo, ..ASSUMED })?;
         let mut points = plan.points;
         points.dedup_by(|a, b| a.policy == b.policy);
         for point in points {
