@@ -23,7 +23,8 @@ Usage: cargo xtask COMMAND
   bench [--format json] [--install] [FILTER]
                            instructions per operation, counted by callgrind (release profile)
   peers NAME [--format json]
-                           ours beside others on this machine; NAME is proxy, overload, tasks or http
+                           ours beside others on this machine; NAME is proxy, overload, tasks,
+                           rpc or http
   fuzz SECS                property tests on ever more random cases for about SECS seconds
 ";
 

@@ -35,8 +35,11 @@ mod clock;
 pub mod context;
 mod guard;
 pub mod machine;
+mod names;
 mod notice;
 mod shared;
+#[cfg(feature = "stamp")]
+pub mod stamp;
 mod sync;
 mod waiters;
 
@@ -44,5 +47,6 @@ pub use bucket::AtomicBucket;
 pub use call::{Call, Departure, SharedCaller};
 pub use clock::{Clock, Monotonic, random_seed, unix_time};
 pub use guard::{Paused, Slot, Ticket};
+pub use names::Names;
 pub use notice::{Notice, Notices};
 pub use shared::SharedGate;

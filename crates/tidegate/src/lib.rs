@@ -76,10 +76,35 @@ let mut service = GateLayer::new(gate).layer(MyService);
 ```
 "#
 )]
+#![cfg_attr(
+    feature = "rpc",
+    doc = r#"
+# Native RPC
+
+With the feature `rpc`, a server whose gate gives credits and clients that keep what cannot be served,
+for requests so short that refusing them costs as much as serving.
+
+```
+use tidegate::rpc::{CallError, Client, Server, blocking};
+# #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+
+let server = Server::builder().bind("127.0.0.1:0", blocking(|request| Ok(request.payload)))?;
+let client = Client::builder().endpoint(server.address()).build()?;
+match client.call(1, "hello").await {
+    Ok(answer) => assert_eq!(answer, "hello"),
+    Err(CallError::Refused(rejection)) => println!("turned away: {rejection}"),
+    Err(failed) => return Err(failed.into()),
+}
+# Ok(()) }
+```
+"#
+)]
 
 pub use tidegate_core::*;
 
-#[cfg(feature = "http")]
+#[cfg(any(feature = "http", feature = "rpc"))]
 pub use tidegate_driver::{self as driver, SharedCaller, SharedGate};
 #[cfg(feature = "http")]
 pub use tidegate_http::{self as http, CallerLayer, GateLayer, Trust, spawn};
+#[cfg(feature = "rpc")]
+pub use tidegate_rpc as rpc;

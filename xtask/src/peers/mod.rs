@@ -8,6 +8,7 @@ mod http;
 mod overload;
 mod process;
 mod proxy;
+mod rpc;
 mod tasks;
 
 use serde_json::Value;
@@ -15,7 +16,7 @@ use serde_json::Value;
 use crate::run::Result;
 
 /// What can be compared.
-pub(crate) const NAMES: &str = "proxy, overload, tasks, http";
+pub(crate) const NAMES: &str = "proxy, overload, tasks, rpc, http";
 
 /// Runs the comparison called `name` and prints it as a table, or as one JSON object per line.
 pub(crate) fn peers(name: &str, json: bool) -> Result {
@@ -31,6 +32,7 @@ pub(crate) fn peers(name: &str, json: bool) -> Result {
         "proxy" => proxy::compare().map(|rows| print(&proxy::COLUMNS, &rows)),
         "overload" => overload::compare().map(|rows| print(&overload::COLUMNS, &rows)),
         "http" => http::check(),
+        "rpc" => rpc::compare(),
         "tasks" => tasks::compare().map(|rows| print(&tasks::COLUMNS, &rows)),
         other => Err(format!("no comparison called {other}; there are {NAMES}")),
     }

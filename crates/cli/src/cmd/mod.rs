@@ -1,5 +1,6 @@
 //! One module per command: its flags as a clap struct, and `run`.
 
+mod bench;
 mod check;
 mod config;
 mod figure;
@@ -19,6 +20,8 @@ use clap::{Subcommand, ValueEnum};
 /// What the binary can do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Measure real overload on this machine.
+    Bench(bench::Bench),
     /// Check a configuration file and tell everything that is wrong with it.
     Check(check::Check),
     /// Print configurations.
@@ -36,6 +39,7 @@ pub(crate) enum Command {
 impl Command {
     pub(crate) fn run(self) -> Result<(), Error> {
         match self {
+            Self::Bench(bench) => bench.run(),
             Self::Check(check) => check.run(),
             Self::Config(config) => config.run(),
             Self::Limit(limit) => limit.run(),
