@@ -16,7 +16,8 @@ use tidegate_http::wire::{self, Refusal};
 use crate::body::{Entry, Held, Place, ProxyBody};
 use crate::config::{self, Percent, Trust};
 use crate::headers;
-use crate::upstream::{Call, Failure, Upload};
+use crate::upload::Upload;
+use crate::upstream::{Call, Failure};
 use crate::worker::{Settings, Worker};
 
 type Answer = Response<ProxyBody>;
@@ -130,12 +131,14 @@ async fn forward(
 ) -> Answer {
     let context = &asked.context;
     let now = worker.gate.now();
-    let version = settings.upstreams.version();
+    let scheme = settings.upstreams.scheme();
+    let version = scheme.version();
     // HTTP/2 has other means for that, and no service speaks them without TLS.
     let upgrade = version == config::Version::One && headers::wants_upgrade(&request);
     let client = upgrade.then(|| hyper::upgrade::on(&mut request));
     if !headers::prepare_request(&mut request, peer, upgrade)
-        || version == config::Version::Two && !headers::move_to_http2(&mut request)
+        || version == config::Version::Two
+            && !headers::move_to_http2(&mut request, scheme.is_secure())
     {
         // The request says nothing about the service's load: the entry is dropped.
         return plain(StatusCode::BAD_REQUEST, "the request names no host\n");
@@ -145,7 +148,9 @@ async fn forward(
     request.headers_mut().insert(wire::CONTEXT, passed_on);
     let limit =
         (context.deadline != Instant::FAR).then(|| Duration::from(context.deadline.since(now)));
-    match settings.upstreams.send(now, request.map(Upload::new), limit).await {
+    let patience = settings.body_timeout.into();
+    let request = request.map(|body| Upload::new(body, patience));
+    match settings.upstreams.send(now, request, limit).await {
         Ok((response, call)) => match client {
             Some(client) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 tunnel(worker, client, response, call, entry)
@@ -153,7 +158,10 @@ async fn forward(
             _ => answer(worker, response, call, entry),
         },
         Err(failure) => {
-            entry.finish(worker.gate.now(), Outcome::Fail);
+            // A slow client says nothing about the service: the entry is dropped.
+            if !matches!(failure, Failure::Slow) {
+                entry.finish(worker.gate.now(), Outcome::Fail);
+            }
             fail(worker, &failure)
         }
     }
@@ -204,12 +212,13 @@ fn tunnel(
     Response::from_parts(parts, ProxyBody::empty())
 }
 
-/// Our own 502 or 504.
+/// Our own 502, 504 or 408.
 fn fail(worker: &Worker, failure: &Failure) -> Answer {
     let (status, counter) = match failure {
         Failure::Connect(_) => (StatusCode::BAD_GATEWAY, &worker.counters.connect_failures),
         Failure::Broken(_) => (StatusCode::BAD_GATEWAY, &worker.counters.broken),
         Failure::Late => (StatusCode::GATEWAY_TIMEOUT, &worker.counters.late),
+        Failure::Slow => (StatusCode::REQUEST_TIMEOUT, &worker.counters.slow_clients),
     };
     counter.add(1);
     plain(status, format!("{failure}\n"))

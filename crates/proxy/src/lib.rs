@@ -24,6 +24,7 @@
 mod admin;
 mod body;
 pub mod config;
+mod connection;
 mod entry;
 mod forward;
 mod headers;
@@ -35,6 +36,8 @@ mod refusals;
 mod report;
 mod server;
 mod sideline;
+mod tls;
+mod upload;
 mod upstream;
 mod watch;
 mod worker;

@@ -142,10 +142,18 @@ impl Snapshot<'_> {
 fn plain_counters(
     counters: &Counters,
     metrics: &Metrics,
-) -> [(&'static str, &'static str, u64); 6] {
+) -> [(&'static str, &'static str, u64); 10] {
     [
         ("connections_accepted", "Client connections accepted.", counters.accepted.get()),
         ("accept_failures", "Accepts that failed.", counters.accept_failures.get()),
+        ("connections_refused", "Closed: too many client connections.", counters.too_many.get()),
+        ("connections_throttled", "Closed: too many new ones at once.", counters.too_fast.get()),
+        (
+            "slow_clients",
+            "Clients that did not send their request in time.",
+            counters.slow_clients.get(),
+        ),
+        ("tls_failures", "Client connections without TLS.", counters.tls_failures.get()),
         ("malformed_contexts", "Contexts that could not be read.", counters.malformed.get()),
         ("reloads", "Reloads that took effect.", counters.reloads.get()),
         ("bad_reloads", "Reloads refused because the file was wrong.", counters.bad_reloads.get()),

@@ -25,8 +25,9 @@ use crate::metrics::Counters;
 use crate::operate::{self, Token};
 use crate::report::{Level, Snapshot};
 use crate::sideline::Sideline;
+use crate::tls::Tls;
 use crate::watch::{Line, Watch};
-use crate::worker::{self, Phase, Worker};
+use crate::worker::{self, Phase, Tools, Worker};
 
 /// Longest time between two looks at the gate. Its log of events holds 65,536; at four per request
 /// that is 800,000 requests per second.
@@ -132,10 +133,19 @@ impl Server {
         let token = operate::token(&file)?;
         let enforce = file.proxy.enforce;
         let sideline = Arc::new(Sideline::new(&file.gate, enforce, clock.now(), seeds.next_u64()));
+        let tls = Tls::new(&file.proxy).map_err(StartError::Config)?;
+        let tools = Tools {
+            gate: gate.clone(),
+            sideline: Arc::clone(&sideline),
+            names: names.clone(),
+            counters: Arc::clone(&counters),
+            threads: listeners.len(),
+            secret,
+            seed,
+        };
         let workers = listeners.iter().map(|_| {
-            let (gate, names, counters) = (gate.clone(), names.clone(), Arc::clone(&counters));
-            let sideline = Arc::clone(&sideline);
-            Worker::new(gate, sideline, names, counters, &file.proxy, secret, seeds.next_u64())
+            let tools = Tools { seed: seeds.next_u64(), ..tools.clone() };
+            Worker::new(tools, &file.proxy, &tls)
         });
         let shared = Shared {
             watch: Watch::new(gate.clone(), Arc::clone(&sideline)),
@@ -301,15 +311,15 @@ impl Shared {
         file.proxy.listen = current.proxy.listen;
         file.proxy.admin = current.proxy.admin;
         file.proxy.threads = current.proxy.threads;
-        file.proxy.header_timeout = current.proxy.header_timeout;
         file.proxy.secret_file.clone_from(&current.proxy.secret_file);
         file.proxy.log = current.proxy.log;
         check_upstreams(&file)?;
         let token = operate::token(&file)?;
+        let tls = Tls::new(&file.proxy).map_err(StartError::Config)?;
         self.reconfigure(&file.gate)?;
         *self.token.lock().unwrap_or_else(PoisonError::into_inner) = token;
         for worker in &self.workers {
-            worker.reconfigure(&file.proxy);
+            worker.reconfigure(&file.proxy, &tls);
         }
         *current = file;
         drop(current);

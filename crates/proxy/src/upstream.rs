@@ -6,26 +6,27 @@
 //! HTTP/2 carries all requests of its thread.
 
 use std::collections::VecDeque;
-use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 use std::{fmt, io};
 
-use bytes::Bytes;
 use http::{Request, Response};
-use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tidegate_core::balance::{Load, two_choices};
 use tidegate_core::rng::Rng;
 use tidegate_core::{Instant, Span};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::pki_types::ServerName;
 
-use crate::config::{Address, ProxyConfig, Version};
+use crate::config::{Address, ProxyConfig, Scheme, Version};
+use crate::upload::Upload;
 
 /// A connection to send on.
 #[derive(Debug)]
@@ -62,6 +63,7 @@ const MOST_TRIED: usize = 3;
 pub(crate) struct Upstreams {
     list: Vec<Arc<Upstream>>,
     rng: Mutex<Rng>,
+    tls: Option<Arc<ClientConfig>>,
     connect_timeout: Duration,
     response_timeout: Duration,
     idle_timeout: Span,
@@ -76,6 +78,8 @@ pub(crate) enum Failure {
     Broken(hyper::Error),
     /// No answer in time.
     Late,
+    /// The client did not send its request in time.
+    Slow,
 }
 
 impl fmt::Display for Failure {
@@ -84,6 +88,7 @@ impl fmt::Display for Failure {
             Self::Connect(error) => write!(f, "cannot connect to the upstream: {error}"),
             Self::Broken(error) => write!(f, "the upstream broke off: {error}"),
             Self::Late => f.write_str("the upstream did not answer in time"),
+            Self::Slow => f.write_str("the request did not come in time"),
         }
     }
 }
@@ -92,6 +97,7 @@ impl Upstreams {
     /// The upstreams of `config`. Those that were there before keep their connections.
     pub(crate) fn new(
         config: &ProxyConfig,
+        tls: Option<Arc<ClientConfig>>,
         before: &[Arc<Upstream>],
         now: Instant,
         seed: u64,
@@ -107,15 +113,16 @@ impl Upstreams {
         Self {
             list,
             rng: Mutex::new(Rng::new(seed)),
+            tls,
             connect_timeout: config.connect_timeout.into(),
             response_timeout: config.response_timeout.into(),
             idle_timeout: config.idle_timeout,
         }
     }
 
-    /// What upstreams speak; they are replicas, and so all the same.
-    pub(crate) fn version(&self) -> Version {
-        self.list.first().map_or(Version::One, |upstream| upstream.address.version)
+    /// How upstreams are spoken to; they are replicas, and so all the same.
+    pub(crate) fn scheme(&self) -> Scheme {
+        self.list.first().map_or(Scheme::Http, |upstream| upstream.address.scheme)
     }
 
     pub(crate) fn list(&self) -> &[Arc<Upstream>] {
@@ -139,7 +146,7 @@ impl Upstreams {
                 let fresh = call.sender.is_none();
                 let sender = match &mut call.sender {
                     Some(sender) => sender,
-                    none => match upstream.connect(self.connect_timeout).await {
+                    none => match upstream.connect(self.connect_timeout, self.tls.as_ref()).await {
                         Ok(sender) => none.insert(sender),
                         Err(error) => {
                             failure = Some(Failure::Connect(error));
@@ -157,6 +164,8 @@ impl Upstreams {
                         }
                         call.sender = upstream.lane().take(now, self.idle_timeout);
                     }
+                    // Says nothing about the upstream: the call is dropped.
+                    Err((None, Failure::Slow)) => return Err(Failure::Slow),
                     Err((None, error)) => {
                         call.refused(now);
                         return Err(error);
@@ -174,7 +183,7 @@ impl Upstreams {
         request: Request<Upload>,
         limit: Option<Duration>,
     ) -> Result<Response<Incoming>, (Option<Request<Upload>>, Failure)> {
-        let moved = request.body().moved.clone();
+        let flow = request.body().flow();
         let mut answer = pin!(sender.send(request));
         let wait = limit.map_or(self.response_timeout, |limit| limit.min(self.response_timeout));
         loop {
@@ -182,10 +191,14 @@ impl Upstreams {
                 Ok(Ok(response)) => return Ok(response),
                 Ok(Err(mut error)) => {
                     let unsent = error.take_message();
-                    return Err((unsent, Failure::Broken(error.into_error())));
+                    let failure = match flow.as_ref().is_some_and(|flow| flow.is_slow()) {
+                        true => Failure::Slow,
+                        false => Failure::Broken(error.into_error()),
+                    };
+                    return Err((unsent, failure));
                 }
                 // A long upload is not a slow answer, unless the request has a deadline.
-                Err(_) if limit.is_none() && took_place(&moved) => {}
+                Err(_) if limit.is_none() && flow.as_ref().is_some_and(|flow| flow.moved()) => {}
                 Err(_) => return Err((None, Failure::Late)),
             }
         }
@@ -218,10 +231,6 @@ impl Upstreams {
             upstream.lane().sweep(now, self.idle_timeout);
         }
     }
-}
-
-fn took_place(moved: &Option<Arc<AtomicBool>>) -> bool {
-    moved.as_ref().is_some_and(|moved| moved.swap(false, Ordering::Relaxed))
 }
 
 /// One upstream as one thread sees it.
@@ -260,15 +269,36 @@ impl Upstream {
         Call { upstream: Arc::clone(self), sender, begun: now, ended: false }
     }
 
-    async fn connect(&self, limit: Duration) -> io::Result<Sender> {
-        let Address { version, host, port } = &self.address;
-        let stream = timeout(limit, TcpStream::connect((host.as_str(), *port)))
-            .await
-            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-        stream.set_nodelay(true)?;
+    async fn connect(
+        &self,
+        limit: Duration,
+        tls: Option<&Arc<ClientConfig>>,
+    ) -> io::Result<Sender> {
+        let late = |_| io::Error::from(io::ErrorKind::TimedOut);
+        let Address { scheme, host, port } = &self.address;
+        timeout(limit, async {
+            let stream = TcpStream::connect((host.as_str(), *port)).await?;
+            stream.set_nodelay(true)?;
+            match tls.filter(|_| scheme.is_secure()) {
+                None => self.shake_hands(stream).await,
+                Some(config) => {
+                    let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
+                    let connector = TlsConnector::from(Arc::clone(config));
+                    self.shake_hands(connector.connect(name, stream).await?).await
+                }
+            }
+        })
+        .await
+        .map_err(late)?
+    }
+
+    /// How a connection ends is told to whoever waits for an answer, and nobody else's business.
+    async fn shake_hands<S>(&self, stream: S) -> io::Result<Sender>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
         let stream = TokioIo::new(stream);
-        // How a connection ends is told to whoever waits for an answer, and nobody else's business.
-        match version {
+        match self.address.scheme.version() {
             Version::One => {
                 let (sender, connection) =
                     http1::handshake(stream).await.map_err(io::Error::other)?;
@@ -365,45 +395,6 @@ impl Drop for Call {
         if !self.ended {
             self.upstream.lane().load.on_cancel();
         }
-    }
-}
-
-/// A request's body on its way to an upstream.
-#[derive(Debug)]
-pub(crate) struct Upload {
-    body: Incoming,
-    /// Set whenever a piece was passed on; none where there is nothing to pass on.
-    moved: Option<Arc<AtomicBool>>,
-}
-
-impl Upload {
-    pub(crate) fn new(body: Incoming) -> Self {
-        let moved = (!body.is_end_stream()).then(Arc::default);
-        Self { body, moved }
-    }
-}
-
-impl Body for Upload {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(cx);
-        if let (Poll::Ready(_), Some(moved)) = (&frame, &self.moved) {
-            moved.store(true, Ordering::Relaxed);
-        }
-        frame
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 

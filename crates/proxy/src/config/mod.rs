@@ -1,6 +1,7 @@
 //! The configuration file: `[proxy]` is the sidecar's own, `[gate]` and `[caller]` are the core's.
 
 mod address;
+mod connections;
 mod percent;
 mod proxy;
 mod rule;
@@ -14,7 +15,8 @@ use tidegate_core::gate::GateConfig;
 use tidegate_core::schedule::ScheduleConfig;
 use tidegate_core::slots::{AdaptiveConfig, SlotsConfig};
 
-pub use address::{Address, Version};
+pub use address::{Address, Scheme, Version};
+pub use connections::{ConnectionsConfig, TlsConfig};
 pub use percent::Percent;
 pub use proxy::{ProxyConfig, Trust};
 pub use rule::Rule;

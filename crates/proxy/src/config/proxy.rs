@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tidegate_core::config::Problems;
 use tidegate_core::{Rank, Span};
 
-use super::{Address, Percent, Rule, Version};
+use super::{Address, ConnectionsConfig, Percent, Rule, TlsConfig};
 use crate::log::Log;
 
 /// Parameters of the sidecar itself.
@@ -20,8 +20,8 @@ pub struct ProxyConfig {
     /// Where operators look. Default 127.0.0.1:9901: nothing here is for strangers. Not changed by a
     /// reload.
     pub admin: SocketAddr,
-    /// The services behind, as `http://host:port`, or `h2c://host:port` for HTTP/2 (gRPC); several are
-    /// replicas of one service, and speak the same. No default: a sidecar without one does not start.
+    /// The services behind, as `http://host:port`, or `h2c://host:port` for HTTP/2 (gRPC), or with TLS
+    /// `https://` and `h2://`; several are replicas of one service, and speak the same. No default: a sidecar without one does not start.
     pub upstreams: Vec<Address>,
     /// Whose word about ranks, deadlines and callers is taken. Default edge.
     pub trust: Trust,
@@ -66,12 +66,20 @@ pub struct ProxyConfig {
     /// longer than the upstream keeps it risks a request on a connection just closed. Default 4 s,
     /// below the 5 s of Node.js, the shortest in common use.
     pub idle_timeout: Span,
-    /// Longest time a client may be silent between requests, or take to send the head of one. Default
-    /// 30 s (hyper's). Not changed by a reload.
+    /// Longest time a client may take to say hello and to send the head of a request. Default 30 s
+    /// (hyper's).
     pub header_timeout: Span,
+    /// Longest time a request's body may take, beyond a second for every thousand bytes; then the
+    /// client gets 408. Default 30 s, by judgement: as long as its head.
+    pub body_timeout: Span,
     /// Longest time for what is inside to finish when the process is asked to end. Default 25 s:
     /// Kubernetes kills after 30.
     pub drain_timeout: Span,
+    /// What client connections may take.
+    pub connections: ConnectionsConfig,
+    /// TLS on either side. Default: none.
+    #[serde(skip_serializing_if = "TlsConfig::is_default")]
+    pub tls: TlsConfig,
     /// Business ranks of requests that come without a rank: the first rule that fits decides, and
     /// what fits none is refused first. Default: no rules, everything gets 24.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -100,7 +108,10 @@ impl Default for ProxyConfig {
             stream_after: Span::from_secs(1),
             idle_timeout: Span::from_secs(4),
             header_timeout: Span::from_secs(30),
+            body_timeout: Span::from_secs(30),
             drain_timeout: Span::from_secs(25),
+            connections: ConnectionsConfig::default(),
+            tls: TlsConfig::default(),
             rules: Vec::new(),
         }
     }
@@ -118,14 +129,16 @@ impl ProxyConfig {
         problems.check("threads", threads, threads <= Self::MOST_THREADS, "0 to 1024");
         let upstreams = self.upstreams.len();
         problems.check("upstreams", upstreams, upstreams <= Self::MOST_UPSTREAMS, "at most 1024");
-        let versions = |version| self.upstreams.iter().filter(|at| at.version == version).count();
-        let mixed = versions(Version::One).min(versions(Version::Two));
+        let schemes = self.upstreams.windows(2);
+        let mixed = schemes.filter(|pair| pair[0].scheme != pair[1].scheme).count();
         problems.check(
             "upstreams",
             mixed,
             mixed == 0,
-            "http or h2c for all, as replicas are alike",
+            "one of http, https, h2c, h2 for all, as replicas are alike",
         );
+        problems.within("connections", |problems| self.connections.validate(problems));
+        problems.within("tls", |problems| self.tls.validate(problems));
         for rule in &self.rules {
             let (business, path) = (rule.business, rule.path.as_deref().unwrap_or("/"));
             problems.check("rules.business", business, business < Rank::BUSINESS, "0 to 63");
@@ -141,6 +154,7 @@ impl ProxyConfig {
             ("stream_after", self.stream_after),
             ("idle_timeout", self.idle_timeout),
             ("header_timeout", self.header_timeout),
+            ("body_timeout", self.body_timeout),
         ] {
             problems.check(field, span, span >= Span::from_millis(1), "at least 1ms");
         }
