@@ -193,6 +193,13 @@ fn a_sidecar_hears_signals() {
     send("-HUP");
     until("is in force");
     config("queue_limit = 9");
+    // A change is seen without a signal, and one that is wrong changes nothing.
+    write("[gate]\nqueue_limit = 11\n");
+    until("is in force");
+    config("queue_limit = 11");
+    write("[gate]\nqueue_limit = 'many'\n");
+    until("the old configuration stays");
+    config("queue_limit = 11");
     send("-TERM");
     until("ending");
     until("ended");

@@ -10,12 +10,13 @@ use http::{HeaderValue, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use tidegate_core::rng::Rng;
-use tidegate_core::{Context, Instant, Outcome, Rejection};
+use tidegate_core::{Context, Instant, Outcome, Rejection, Workflow};
 use tidegate_http::wire::{self, Refusal};
 
 use crate::body::{Entry, Held, Place, ProxyBody};
 use crate::config::{self, Percent, Trust};
 use crate::headers;
+use crate::orca;
 use crate::upload::Upload;
 use crate::upstream::{Call, Failure};
 use crate::worker::{Settings, Worker};
@@ -73,9 +74,13 @@ fn ask(
         Some(Ok(context)) => context,
         told => {
             worker.counters.malformed.add(u64::from(told.is_some()));
-            Context { rank: settings.ranks.rank(request, peer), ..Context::default() }
+            let workflow = settings.ranks.workflow(request, peer);
+            let workflow = workflow.map_or(Workflow::NONE, |name| worker.names.number(name));
+            let rank = settings.ranks.rank(request, peer);
+            Context { rank, workflow, ..Context::default() }
         }
     };
+    context.rank = settings.ranks.stamp(context.rank);
     if trusted {
         context.attempt = context.attempt.max(wire::attempt_of(headers).unwrap_or(0));
     }
@@ -171,6 +176,9 @@ fn answer(worker: &Arc<Worker>, response: Response<Incoming>, call: Call, entry:
     let status = response.status();
     let (mut parts, body) = response.into_parts();
     headers::remove_hop_by_hop(&mut parts.headers);
+    if let Some(utilization) = orca::utilization(&parts.headers) {
+        call.report(utilization);
+    }
     // The version is that of one connection too: HTTP/1.0 behind us must not close ours.
     parts.version = Version::HTTP_11;
     // What an upstream's own gate says is for us, not for our clients.

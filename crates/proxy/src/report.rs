@@ -1,11 +1,13 @@
 //! The numbers as text: Prometheus for machines that collect, JSON for whoever looks.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use tidegate_core::{Criticality, Gate, Instant, Reason, Span};
 
 use crate::config::Percent;
+use crate::health::Peer;
 use crate::metrics::{Counters, Histogram, Metrics, OUTCOMES, REASONS};
 
 /// One moment of a sidecar.
@@ -16,6 +18,8 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) level: Level,
     pub(crate) enforce: Percent,
     pub(crate) draining: bool,
+    pub(crate) peers: Vec<Arc<Peer>>,
+    pub(crate) now: Instant,
 }
 
 /// How full the gate is.
@@ -84,6 +88,17 @@ impl Snapshot<'_> {
             page.head(&format!("tidegate_{name}_total"), "counter", help);
             page.line(&[], count);
         }
+        let help = "1 if requests are sent to the upstream, 0 while it is out.";
+        page.head("tidegate_upstream_in", "gauge", help);
+        for peer in &self.peers {
+            let address = peer.address().to_string();
+            page.line(&[("upstream", &address)], u8::from(peer.is_in(self.now)));
+        }
+        let help = "Requests that an upstream has.";
+        page.head("tidegate_upstream_in_flight", "gauge", help);
+        for peer in &self.peers {
+            page.line(&[("upstream", &peer.address().to_string())], peer.in_flight());
+        }
         let help = "Requests that got no answer from an upstream.";
         page.head("tidegate_upstream_failures_total", "counter", help);
         for (kind, count) in upstream_failures(counters) {
@@ -131,6 +146,7 @@ impl Snapshot<'_> {
             "connections": counters.connections.get(),
             "tunnels": counters.tunnels.get(),
             "upstream_failures": failures,
+            "upstreams": self.peers.iter().map(|peer| peer.report(self.now)).collect::<Vec<_>>(),
         });
         for (name, _, count) in plain_counters(counters, metrics) {
             state[name] = count.into();

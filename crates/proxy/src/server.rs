@@ -3,9 +3,10 @@
 
 use std::io::Read;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use std::{fmt, fs, io, thread};
 
 use tidegate_core::admission::{AdmissionConfig, TideConfig};
@@ -17,9 +18,11 @@ use tidegate_http::wire::Names;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
+use tokio_rustls::rustls::ClientConfig;
 
 use crate::admin;
 use crate::config::{File, Percent};
+use crate::health::{self, Peers};
 use crate::log::Log;
 use crate::metrics::Counters;
 use crate::operate::{self, Token};
@@ -34,6 +37,8 @@ use crate::worker::{self, Phase, Tools, Worker};
 const LOOK: Duration = Duration::from_millis(20);
 /// Shortest time between two: the runtime's timer is no finer.
 const SHORTEST_LOOK: Duration = Duration::from_millis(1);
+/// Time between two looks at the configuration file.
+const FILE_LOOK: Duration = Duration::from_millis(500);
 
 /// A sidecar whose sockets are open, and that does not serve yet.
 #[derive(Debug)]
@@ -53,12 +58,23 @@ pub struct Handle {
 }
 
 /// Where a reload reads the configuration from, or what is wrong there.
-pub struct Source(Box<dyn Fn() -> Result<File, String> + Send + Sync>);
+pub struct Source {
+    read: Box<dyn Fn() -> Result<File, String> + Send + Sync>,
+    /// A file whose changes cause a reload.
+    path: Option<PathBuf>,
+}
 
 impl Source {
     /// Whatever `read` returns.
     pub fn new(read: impl Fn() -> Result<File, String> + Send + Sync + 'static) -> Self {
-        Self(Box::new(read))
+        Self { read: Box::new(read), path: None }
+    }
+
+    /// The same, read again whenever the file at `path` has changed.
+    #[must_use]
+    pub fn watching(mut self, path: PathBuf) -> Self {
+        self.path = Some(path);
+        self
     }
 }
 
@@ -83,6 +99,9 @@ pub(crate) struct Shared {
     /// What an operator has said instead of the file.
     pub(crate) enforce: Mutex<Option<Percent>>,
     pub(crate) token: Mutex<Option<Token>>,
+    pub(crate) peers: Peers,
+    /// Towards upstreams.
+    tls: Mutex<Option<Arc<ClientConfig>>>,
     log: Log,
     source: Option<Source>,
     listen: SocketAddr,
@@ -134,11 +153,13 @@ impl Server {
         let enforce = file.proxy.enforce;
         let sideline = Arc::new(Sideline::new(&file.gate, enforce, clock.now(), seeds.next_u64()));
         let tls = Tls::new(&file.proxy).map_err(StartError::Config)?;
+        let peers = Peers::default();
         let tools = Tools {
             gate: gate.clone(),
             sideline: Arc::clone(&sideline),
             names: names.clone(),
             counters: Arc::clone(&counters),
+            peers: peers.clone(),
             threads: listeners.len(),
             secret,
             seed,
@@ -156,6 +177,8 @@ impl Server {
             clock,
             counters,
             phase: watch::Sender::new(Phase::Open),
+            peers,
+            tls: Mutex::new(tls.client),
             log: file.proxy.log,
             file: Mutex::new(file),
             enforce: Mutex::new(None),
@@ -198,6 +221,8 @@ impl Server {
         runtime.block_on(async {
             tokio::spawn(admin::serve(Arc::clone(&shared), admin));
             tokio::spawn(look(Arc::clone(&shared)));
+            tokio::spawn(health::ask(Arc::clone(&shared)));
+            tokio::spawn(watch_file(Arc::clone(&shared)));
             if signals {
                 tokio::spawn(hear_signals(Arc::clone(&shared)));
             }
@@ -243,6 +268,10 @@ impl Shared {
         self.file.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    pub(crate) fn tls(&self) -> Option<Arc<ClientConfig>> {
+        self.tls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     pub(crate) fn snapshot(&self) -> Snapshot<'_> {
         let (metrics, line) = self.watch.metrics();
         line.iter().for_each(|line| self.log(line));
@@ -253,6 +282,8 @@ impl Shared {
             level: self.read(|gate| Level::of(gate, now)),
             enforce: self.sideline.percent(),
             draining: self.is_draining(),
+            peers: self.peers.all(),
+            now,
         }
     }
 
@@ -296,13 +327,20 @@ impl Shared {
             .source
             .as_ref()
             .ok_or_else(nothing)
-            .and_then(|source| (source.0)().map_err(StartError::Config))
+            .and_then(|source| (source.read)().map_err(StartError::Config))
             .and_then(|file| self.take(file));
         match &result {
             Ok(()) => self.counters.reloads.add(1),
             Err(_) => self.counters.bad_reloads.add(1),
         }
         result
+    }
+
+    fn reload_and_tell(&self) {
+        match self.reload() {
+            Ok(()) => self.log(&"the configuration was read again and is in force"),
+            Err(error) => self.log(&format_args!("the old configuration stays: {error}")),
+        }
     }
 
     fn take(&self, mut file: File) -> Result<(), StartError> {
@@ -321,6 +359,8 @@ impl Shared {
         for worker in &self.workers {
             worker.reconfigure(&file.proxy, &tls);
         }
+        self.peers.keep(|address| file.proxy.addresses().any(|used| used == address));
+        *self.tls.lock().unwrap_or_else(PoisonError::into_inner) = tls.client;
         *current = file;
         drop(current);
         self.apply_enforcement();
@@ -379,6 +419,33 @@ async fn look(shared: Arc<Shared>) {
     }
 }
 
+/// Reads the file again when it has changed. What is seen is its time, its length and, as tools write a
+/// new file and rename it, which file it is; it is read once nothing has changed for one look.
+async fn watch_file(shared: Arc<Shared>) {
+    let Some(path) = shared.source.as_ref().and_then(|source| source.path.clone()) else { return };
+    let mut known = stamp(&path);
+    let mut last = known;
+    loop {
+        tokio::time::sleep(FILE_LOOK).await;
+        let now = stamp(&path);
+        if now == last && now != known && now.is_some() {
+            known = now;
+            shared.reload_and_tell();
+        }
+        last = now;
+    }
+}
+
+/// What tells one state of a file from the next; none while it is not there.
+fn stamp(path: &Path) -> Option<(SystemTime, u64, u64)> {
+    let data = fs::metadata(path).ok()?;
+    #[cfg(unix)]
+    let which = std::os::unix::fs::MetadataExt::ino(&data);
+    #[cfg(not(unix))]
+    let which = 0;
+    Some((data.modified().ok()?, data.len(), which))
+}
+
 #[cfg(unix)]
 async fn hear_signals(shared: Arc<Shared>) {
     use tokio::signal::unix::{SignalKind, signal};
@@ -394,10 +461,7 @@ async fn hear_signals(shared: Arc<Shared>) {
         tokio::select! {
             _ = terminate.recv() => shared.stop(),
             _ = interrupt.recv() => shared.stop(),
-            _ = hangup.recv() => match shared.reload() {
-                Ok(()) => shared.log(&"the configuration was read again and is in force"),
-                Err(error) => shared.log(&format_args!("the old configuration stays: {error}")),
-            },
+            _ = hangup.recv() => shared.reload_and_tell(),
         }
     }
 }

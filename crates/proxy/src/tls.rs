@@ -42,8 +42,8 @@ impl Tls {
             (Some(cert), Some(key)) => Some(Arc::new(server(cert, key)?)),
             _ => None,
         };
-        let scheme = config.upstreams.iter().map(|address| address.scheme);
-        let client = match scheme.into_iter().find(|scheme| scheme.is_secure()) {
+        let mut schemes = config.addresses().map(|address| address.scheme);
+        let client = match schemes.find(|scheme| scheme.is_secure()) {
             Some(scheme) => Some(Arc::new(client(upstream_ca_file.as_deref(), scheme)?)),
             None => None,
         };

@@ -21,7 +21,8 @@ const SLOWEST: u64 = 1_000;
 /// A body that may be as long as it likes, but not as slow.
 #[derive(Debug)]
 pub(crate) struct Upload {
-    body: Incoming,
+    /// None for a request of our own.
+    body: Option<Incoming>,
     /// None where there is nothing to pass on.
     flow: Option<Arc<Flow>>,
     patience: Duration,
@@ -56,7 +57,14 @@ impl Upload {
     /// A body that may take `patience` and a second for every thousand bytes.
     pub(crate) fn new(body: Incoming, patience: Duration) -> Self {
         let flow = (!body.is_end_stream()).then(Arc::default);
+        let body = Some(body);
         Self { body, flow, patience, begun: None, bytes: 0, timer: None }
+    }
+
+    /// Nothing.
+    pub(crate) fn empty() -> Self {
+        let patience = Duration::ZERO;
+        Self { body: None, flow: None, patience, begun: None, bytes: 0, timer: None }
     }
 
     /// What is told of it.
@@ -89,7 +97,8 @@ impl Body for Upload {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        let Some(body) = &mut self.body else { return Poll::Ready(None) };
+        let frame = Pin::new(body).poll_frame(cx);
         let Some(flow) = self.flow.clone() else { return frame.map_err(Into::into) };
         match &frame {
             Poll::Ready(piece) => {
@@ -108,11 +117,11 @@ impl Body for Upload {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.body.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
     }
 }
 

@@ -6,11 +6,13 @@
 //! HTTP/2 carries all requests of its thread.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{fmt, io};
 
+use http::header::{HOST, USER_AGENT};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
@@ -25,7 +27,9 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use crate::config::{Address, ProxyConfig, Scheme, Version};
+use crate::config::{Address, HealthConfig, ProxyConfig, Scheme, Version};
+use crate::headers;
+use crate::health::{self, Peer, Peers};
 use crate::upload::Upload;
 
 /// A connection to send on.
@@ -62,6 +66,8 @@ const MOST_TRIED: usize = 3;
 #[derive(Debug)]
 pub(crate) struct Upstreams {
     list: Vec<Arc<Upstream>>,
+    groups: Vec<Group>,
+    health: HealthConfig,
     rng: Mutex<Rng>,
     tls: Option<Arc<ClientConfig>>,
     connect_timeout: Duration,
@@ -99,19 +105,26 @@ impl Upstreams {
         config: &ProxyConfig,
         tls: Option<Arc<ClientConfig>>,
         before: &[Arc<Upstream>],
-        now: Instant,
-        seed: u64,
+        peers: &Peers,
+        (now, seed): (Instant, u64),
     ) -> Self {
         let known = |address: &Address| {
-            before.iter().find(|upstream| upstream.address == *address).cloned()
+            before.iter().find(|upstream| upstream.peer.address() == address).cloned()
         };
-        let list = config
-            .upstreams
-            .iter()
-            .map(|address| known(address).unwrap_or_else(|| Arc::new(Upstream::new(address, now))))
-            .collect();
+        let new = |address| Arc::new(Upstream::new(peers.get(address), now));
+        let list = config.addresses().map(|address| known(address).unwrap_or_else(|| new(address)));
+        let list: Vec<Arc<Upstream>> = list.collect();
+        let spill = config.spill.iter().map(|spill| (spill.upstreams.len(), spill.capacity));
+        let mut start = 0;
+        let groups = [(config.upstreams.len(), config.capacity)].into_iter().chain(spill);
+        let groups = groups.map(|(count, capacity)| {
+            start += count;
+            Group { members: start - count..start, capacity }
+        });
         Self {
+            groups: groups.collect(),
             list,
+            health: config.health.clone(),
             rng: Mutex::new(Rng::new(seed)),
             tls,
             connect_timeout: config.connect_timeout.into(),
@@ -122,7 +135,7 @@ impl Upstreams {
 
     /// How upstreams are spoken to; they are replicas, and so all the same.
     pub(crate) fn scheme(&self) -> Scheme {
-        self.list.first().map_or(Scheme::Http, |upstream| upstream.address.scheme)
+        self.list.first().map_or(Scheme::Http, |upstream| upstream.peer.address().scheme)
     }
 
     pub(crate) fn list(&self) -> &[Arc<Upstream>] {
@@ -137,10 +150,8 @@ impl Upstreams {
         mut request: Request<Upload>,
         limit: Option<Duration>,
     ) -> Result<(Response<Incoming>, Call), Failure> {
-        let first = self.choose(now);
         let mut failure = None;
-        for step in 0..self.list.len().min(MOST_TRIED) {
-            let upstream = &self.list[(first + step) % self.list.len()];
+        for upstream in self.order(now) {
             let mut call = upstream.begin(now, self.idle_timeout);
             loop {
                 let fresh = call.sender.is_none();
@@ -167,12 +178,12 @@ impl Upstreams {
                     // Says nothing about the upstream: the call is dropped.
                     Err((None, Failure::Slow)) => return Err(Failure::Slow),
                     Err((None, error)) => {
-                        call.refused(now);
+                        call.failed(now, &self.health);
                         return Err(error);
                     }
                 }
             }
-            call.refused(now);
+            call.failed(now, &self.health);
         }
         Err(failure.unwrap_or_else(|| Failure::Connect(io::ErrorKind::AddrNotAvailable.into())))
     }
@@ -204,16 +215,49 @@ impl Upstreams {
         }
     }
 
+    /// Upstreams to try, the best first: of the first group with room two drawn at random, the less
+    /// loaded of them; then others of that group; then those of the groups after it.
+    fn order(&self, now: Instant) -> Vec<&Arc<Upstream>> {
+        if let [only] = &*self.list {
+            return vec![only];
+        }
+        let first = self.group(now);
+        let mut order = Vec::with_capacity(MOST_TRIED);
+        for group in self.groups.iter().cycle().skip(first).take(self.groups.len()) {
+            let members = &self.list[group.members.clone()];
+            let usable: Vec<_> = health::usable(members, |upstream| &upstream.peer, now).collect();
+            let chosen = self.choose(&usable, now);
+            let rest = usable.iter().cycle().skip(chosen).take(usable.len());
+            order.extend(rest.take(MOST_TRIED - order.len()));
+            if order.len() == MOST_TRIED {
+                break;
+            }
+        }
+        order
+    }
+
+    /// The first group that has room and somebody who is well; if none has, the least full.
+    fn group(&self, now: Instant) -> usize {
+        let full = |group: &Group| {
+            let members = &self.list[group.members.clone()];
+            let in_flight: u64 = members.iter().map(|upstream| upstream.peer.in_flight()).sum();
+            let full = if group.capacity > 0.0 { in_flight as f64 / group.capacity } else { 0.0 };
+            let well = members.iter().any(|upstream| upstream.peer.is_in(now));
+            if well { full } else { f64::INFINITY }
+        };
+        let full: Vec<f64> = self.groups.iter().map(full).collect();
+        let least = || full.iter().enumerate().min_by(|(_, one), (_, other)| one.total_cmp(other));
+        let room = full.iter().position(|full| *full < 1.0);
+        room.or_else(|| least().map(|(at, _)| at)).unwrap_or(0)
+    }
+
     /// Two drawn at random, the less loaded of them. One that has never answered counts as quick as
     /// the other: not slower, so that it is tried, and not quicker, as it may do nothing but refuse.
-    fn choose(&self, now: Instant) -> usize {
-        if self.list.len() < 2 {
-            return 0;
-        }
-        let drawn = two_choices(&mut lock(&self.rng), self.list.len());
-        let Some((one, other)) = drawn else { return 0 };
+    fn choose(&self, among: &[&Arc<Upstream>], now: Instant) -> usize {
+        let drawn = two_choices(&mut lock(&self.rng), among.len());
+        let Some((one, other)) = drawn.filter(|(one, other)| one != other) else { return 0 };
         let look = |index: usize| {
-            let lane = self.list[index].lane();
+            let lane = among[index].lane();
             (lane.load.pressure(now), lane.load.latency())
         };
         let ((pressure, latency), (other_pressure, other_latency)) = (look(one), look(other));
@@ -233,10 +277,42 @@ impl Upstreams {
     }
 }
 
+/// Upstreams that share a capacity.
+#[derive(Clone, Debug)]
+struct Group {
+    /// Which of the list.
+    members: Range<usize>,
+    /// In requests at once; 0 is no limit.
+    capacity: f64,
+}
+
+/// Asks an upstream for `path` on a connection of its own: whether the answer is good.
+pub(crate) async fn probe(
+    address: &Address,
+    tls: Option<Arc<ClientConfig>>,
+    path: &str,
+    limit: Duration,
+) -> bool {
+    let upstream = Upstream::new(Peers::default().get(address), Instant::ZERO);
+    let ask = async {
+        let mut sender = upstream.connect(limit, tls.as_ref()).await.ok()?;
+        let mut request = Request::get(path).header(HOST, address.authority());
+        request = request.header(USER_AGENT, "tidegate-health");
+        let mut request = request.body(Upload::empty()).ok()?;
+        let two = address.scheme.version() == Version::Two;
+        if two && !headers::move_to_http2(&mut request, address.scheme.is_secure()) {
+            return None;
+        }
+        let answer = sender.send(request).await.ok()?;
+        Some((200..400).contains(&answer.status().as_u16()))
+    };
+    timeout(limit, ask).await.ok().flatten().unwrap_or(false)
+}
+
 /// One upstream as one thread sees it.
 #[derive(Debug)]
 pub(crate) struct Upstream {
-    address: Address,
+    peer: Arc<Peer>,
     lane: Mutex<Lane>,
 }
 
@@ -251,9 +327,9 @@ struct Lane {
 }
 
 impl Upstream {
-    fn new(address: &Address, now: Instant) -> Self {
+    fn new(peer: Arc<Peer>, now: Instant) -> Self {
         let lane = Lane { load: Load::new(now), idle: VecDeque::new(), shared: None };
-        Self { address: address.clone(), lane: Mutex::new(lane) }
+        Self { peer, lane: Mutex::new(lane) }
     }
 
     fn lane(&self) -> MutexGuard<'_, Lane> {
@@ -266,6 +342,7 @@ impl Upstream {
         lane.load.on_send();
         let sender = lane.take(now, idle_timeout);
         drop(lane);
+        self.peer.on_send();
         Call { upstream: Arc::clone(self), sender, begun: now, ended: false }
     }
 
@@ -275,7 +352,7 @@ impl Upstream {
         tls: Option<&Arc<ClientConfig>>,
     ) -> io::Result<Sender> {
         let late = |_| io::Error::from(io::ErrorKind::TimedOut);
-        let Address { scheme, host, port } = &self.address;
+        let Address { scheme, host, port } = self.peer.address();
         timeout(limit, async {
             let stream = TcpStream::connect((host.as_str(), *port)).await?;
             stream.set_nodelay(true)?;
@@ -298,7 +375,7 @@ impl Upstream {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let stream = TokioIo::new(stream);
-        match self.address.scheme.version() {
+        match self.peer.address().scheme.version() {
             Version::One => {
                 let (sender, connection) =
                     http1::handshake(stream).await.map_err(io::Error::other)?;
@@ -372,6 +449,8 @@ impl Call {
     /// or slow; a refusal makes an upstream look loaded, however quick it is.
     pub(crate) fn answered(mut self, now: Instant, head: Instant, refused: bool) {
         self.ended = true;
+        self.upstream.peer.on_end();
+        self.upstream.peer.on_answer();
         let mut lane = self.upstream.lane();
         if refused {
             lane.load.on_refusal(now);
@@ -383,9 +462,16 @@ impl Call {
         }
     }
 
+    /// The upstream has told how busy it is.
+    pub(crate) fn report(&self, utilization: f32) {
+        self.upstream.lane().load.on_utilization(utilization);
+    }
+
     /// No answer.
-    fn refused(mut self, now: Instant) {
+    fn failed(mut self, now: Instant, health: &HealthConfig) {
         self.ended = true;
+        self.upstream.peer.on_end();
+        self.upstream.peer.on_failure(now, health);
         self.upstream.lane().load.on_refusal(now);
     }
 }
@@ -393,6 +479,7 @@ impl Call {
 impl Drop for Call {
     fn drop(&mut self) {
         if !self.ended {
+            self.upstream.peer.on_end();
             self.upstream.lane().load.on_cancel();
         }
     }

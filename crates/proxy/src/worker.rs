@@ -18,6 +18,7 @@ use crate::body::Streams;
 use crate::config::{ConnectionsConfig, ProxyConfig, Trust};
 use crate::connection;
 use crate::entry::Ranks;
+use crate::health::Peers;
 use crate::metrics::Counters;
 use crate::sideline::Sideline;
 use crate::tls::Tls;
@@ -52,6 +53,7 @@ pub(crate) struct Worker {
     pub(crate) sideline: Arc<Sideline>,
     pub(crate) names: Names,
     pub(crate) counters: Arc<Counters>,
+    peers: Peers,
     pub(crate) streams: Streams,
     settings: RwLock<Arc<Settings>>,
     /// How many threads there are.
@@ -80,6 +82,7 @@ impl Settings {
         config: &ProxyConfig,
         tls: &Tls,
         before: &[Arc<Upstream>],
+        peers: &Peers,
         (threads, secret, seed): (usize, [u8; 16], u64),
         now: Instant,
     ) -> Self {
@@ -87,7 +90,7 @@ impl Settings {
         Self {
             trust,
             ranks: Ranks::new(config, secret),
-            upstreams: Upstreams::new(config, tls.client.clone(), before, now, seed),
+            upstreams: Upstreams::new(config, tls.client.clone(), before, peers, (now, seed)),
             tls: tls.server.clone(),
             connections: config.connections.clone(),
             header_timeout,
@@ -105,6 +108,7 @@ pub(crate) struct Tools {
     pub(crate) sideline: Arc<Sideline>,
     pub(crate) names: Names,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) peers: Peers,
     pub(crate) threads: usize,
     pub(crate) secret: [u8; 16],
     pub(crate) seed: u64,
@@ -113,14 +117,15 @@ pub(crate) struct Tools {
 impl Worker {
     /// One of as many threads as there are `tools` of.
     pub(crate) fn new(tools: Tools, config: &ProxyConfig, tls: &Tls) -> Self {
-        let Tools { gate, sideline, names, counters, threads, secret, seed } = tools;
+        let Tools { gate, sideline, names, counters, peers, threads, secret, seed } = tools;
         let now = gate.now();
-        let settings = Settings::new(config, tls, &[], (threads, secret, seed), now);
+        let settings = Settings::new(config, tls, &[], &peers, (threads, secret, seed), now);
         Self {
             gate,
             sideline,
             names,
             counters,
+            peers,
             streams: Streams::default(),
             settings: RwLock::new(Arc::new(settings)),
             threads,
@@ -137,7 +142,7 @@ impl Worker {
     pub(crate) fn reconfigure(&self, config: &ProxyConfig, tls: &Tls) {
         let (before, now) = (self.settings(), self.gate.now());
         let own = (self.threads, self.secret, self.seed ^ now.as_nanos());
-        let settings = Settings::new(config, tls, before.upstreams.list(), own, now);
+        let settings = Settings::new(config, tls, before.upstreams.list(), &self.peers, own, now);
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 

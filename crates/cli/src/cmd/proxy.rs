@@ -54,7 +54,8 @@ pub(crate) struct Proxy {
 impl Proxy {
     pub(crate) fn run(self) -> Result<(), Error> {
         let file = self.file().map_err(Error::Input)?;
-        let source = self.config.is_some().then(|| Source::new(move || self.file()));
+        let path = self.config.clone().filter(|path| file::is_file(path));
+        let source = path.map(|path| Source::new(move || self.file()).watching(path));
         let server = Server::bind(file, source, seed()).map_err(|error| match error {
             StartError::Config(_) => Error::Input(error.to_string()),
             StartError::Io(..) => Error::Failed(error.to_string()),

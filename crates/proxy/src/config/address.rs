@@ -66,6 +66,14 @@ pub enum Version {
     Two,
 }
 
+impl Address {
+    /// Host and port, as in a Host field.
+    pub(crate) fn authority(&self) -> String {
+        let Self { host, port, .. } = self;
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
+}
+
 impl FromStr for Address {
     type Err = String;
 
@@ -110,13 +118,7 @@ impl From<Address> for String {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { scheme, host, port } = self;
-        let scheme = scheme.name();
-        if host.contains(':') {
-            write!(f, "{scheme}://[{host}]:{port}")
-        } else {
-            write!(f, "{scheme}://{host}:{port}")
-        }
+        write!(f, "{}://{}", self.scheme.name(), self.authority())
     }
 }
 

@@ -5,6 +5,8 @@ mod connections;
 mod percent;
 mod proxy;
 mod rule;
+mod schema;
+mod upstreams;
 
 use serde::{Deserialize, Serialize};
 use tidegate_core::Span;
@@ -19,7 +21,8 @@ pub use address::{Address, Scheme, Version};
 pub use connections::{ConnectionsConfig, TlsConfig};
 pub use percent::Percent;
 pub use proxy::{ProxyConfig, Trust};
-pub use rule::Rule;
+pub use rule::{Network, Rule};
+pub use upstreams::{HealthConfig, Spill};
 
 /// A whole file. What it leaves out has its default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
