@@ -172,9 +172,9 @@ fn a_sidecar_that_cannot_start_says_why() {
     let (code, _, err) = tidegate(&["proxy", "--listen", "127.0.0.1:0"], "");
     assert_eq!(code, 2);
     assert!(err.contains("--upstream"), "{err}");
-    let (code, _, err) = tidegate(&["proxy", "--upstream", "https://a"], "");
+    let (code, _, err) = tidegate(&["proxy", "--upstream", "ftp://a"], "");
     assert_eq!(code, 2);
-    assert!(err.contains("TLS"), "{err}");
+    assert!(err.contains("not a URL of HTTP"), "{err}");
     let wrong = "[proxy]\ntrust = 'all'\nidle_timeout = '0s'\n[gate]\nqueue_limit = 0\n";
     let (code, _, err) = tidegate(&["proxy", "--upstream", "http://a", "--config", "-"], wrong);
     assert_eq!(code, 2);
@@ -223,7 +223,7 @@ fn a_sidecar_hears_signals() {
         stream.write_all(b"GET /config HTTP/1.0\r\n\r\n").expect("it reads");
         let text = std::io::read_to_string(stream).expect("it answers");
         assert!(text.contains(wanted), "{wanted} is missing from:\n{text}");
-        assert!(text.contains("observe = true"), "flags go before the file:\n{text}");
+        assert!(text.contains("enforce = \"0%\""), "flags go before the file:\n{text}");
     };
     config("queue_limit = 7");
     write("[gate]\nqueue_limit = 0\n");
@@ -234,6 +234,13 @@ fn a_sidecar_hears_signals() {
     send("-HUP");
     until("is in force");
     config("queue_limit = 9");
+    // A change is seen without a signal, and one that is wrong changes nothing.
+    write("[gate]\nqueue_limit = 11\n");
+    until("is in force");
+    config("queue_limit = 11");
+    write("[gate]\nqueue_limit = 'many'\n");
+    until("the old configuration stays");
+    config("queue_limit = 11");
     send("-TERM");
     until("ending");
     until("ended");

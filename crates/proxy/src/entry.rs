@@ -7,10 +7,11 @@
 
 use std::net::IpAddr;
 
-use http::{HeaderName, Request};
-use tidegate_core::Rank;
+use http::{HeaderMap, HeaderName, Request};
 use tidegate_core::entry::{Entry, EntryConfig};
+use tidegate_core::{Criticality, Rank};
 use tidegate_http::identity;
+use tidegate_http::wire::Names;
 
 use crate::config::{ProxyConfig, Rule};
 
@@ -21,6 +22,8 @@ pub(crate) struct Ranks {
     /// Rules, each with the name its business rank has in the entry's table.
     rules: Vec<(Rule, String)>,
     user_header: Option<HeaderName>,
+    workflow_header: Option<HeaderName>,
+    batch: bool,
     exempt: Vec<String>,
 }
 
@@ -34,6 +37,8 @@ impl Ranks {
             entry: Entry::new(&EntryConfig { actions }, secret),
             rules,
             user_header: config.user_header.as_ref().and_then(|name| name.parse().ok()),
+            workflow_header: config.workflow_header.as_ref().and_then(|name| name.parse().ok()),
+            batch: config.batch,
             exempt: config.exempt.clone(),
         }
     }
@@ -43,11 +48,37 @@ impl Ranks {
         identity::is_exempt(&self.exempt, path)
     }
 
+    fn rule<B>(&self, request: &Request<B>, peer: IpAddr) -> Option<&(Rule, String)> {
+        let (method, path) = (request.method(), request.uri().path());
+        self.rules.iter().find(|(rule, _)| rule.fits(method, path, request.headers(), peer))
+    }
+
+    /// The workflow of a request from `peer`: by rule, else by header.
+    pub(crate) fn workflow<'a, B>(
+        &'a self,
+        request: &'a Request<B>,
+        peer: IpAddr,
+    ) -> Option<&'a str> {
+        let told = || request.headers().get(self.workflow_header.as_ref()?)?.to_str().ok();
+        let rule = self.rule(request, peer).and_then(|(rule, _)| rule.workflow.as_deref());
+        rule.or_else(told).filter(|name| name.len() <= Names::LONGEST)
+    }
+
+    /// What is left of a rank where everything is work that can wait.
+    pub(crate) fn stamp(&self, rank: Rank) -> Rank {
+        let batch = Criticality::SheddablePlus;
+        let more_important = rank.criticality().index() < batch.index();
+        if self.batch && more_important { rank.with_criticality(batch) } else { rank }
+    }
+
+    /// Whether more than its address says who a request is from.
+    pub(crate) fn names_user(&self, headers: &HeaderMap) -> bool {
+        identity::with_user(headers, self.user_header.as_ref(), None, |user| user.is_some())
+    }
+
     /// The rank of a request from `peer`.
     pub(crate) fn rank<B>(&self, request: &Request<B>, peer: IpAddr) -> Rank {
-        let fits =
-            self.rules.iter().find(|(rule, _)| rule.fits(request.method(), request.uri().path()));
-        let action = fits.map_or("", |(_, name)| name);
+        let action = self.rule(request, peer).map_or("", |(_, name)| name);
         identity::with_user(request.headers(), self.user_header.as_ref(), Some(peer), |user| {
             self.entry.rank(identity::hour(), action, user)
         })
@@ -100,6 +131,40 @@ mod tests {
             let rank = ranks.rank(&request(method, path, &[]), PEER);
             assert_eq!(rank.business(), business, "{method} {path}");
         }
+    }
+
+    #[test]
+    fn rules_look_at_headers_and_peers_and_name_workflows() {
+        let rules = "
+            workflow_header = 'x-tenant'
+            batch = true
+            [[proxy.rules]]
+            header = 'x-tier'
+            value = 'gold'
+            business = 3
+            workflow = 'gold'
+            [[proxy.rules]]
+            header = 'x-tier'
+            business = 20
+            [[proxy.rules]]
+            peer = '127.0.0.0/8'
+            business = 50
+        ";
+        let ranks = ranks(rules);
+        for (headers, business, workflow) in [
+            (&[("x-tier", "gold"), ("x-tenant", "ann")][..], 3, Some("gold")),
+            (&[("x-tier", "tin"), ("x-tenant", "ann")], 20, Some("ann")),
+            (&[], 50, None),
+        ] {
+            let request = request("GET", "/", headers);
+            assert_eq!(ranks.rank(&request, PEER).business(), business, "{headers:?}");
+            assert_eq!(ranks.workflow(&request, PEER), workflow, "{headers:?}");
+        }
+        let stranger = "10.0.0.1".parse().unwrap();
+        assert_eq!(ranks.rank(&request("GET", "/", &[]), stranger).business(), 63);
+        let stamped = |business| ranks.stamp(Rank::new(business, 9));
+        assert_eq!(stamped(3).criticality(), Criticality::SheddablePlus);
+        assert_eq!((stamped(3).user(), stamped(50)), (9, Rank::new(50, 9)));
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! The numbers as text: Prometheus for machines that collect, JSON for whoever looks.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use tidegate_core::objective::Because;
 use tidegate_core::{Criticality, Gate, Instant, Reason, Span};
 
+use crate::config::Percent;
+use crate::health::Peer;
 use crate::metrics::{Counters, Histogram, Metrics, OUTCOMES, REASONS};
 
 /// One moment of a sidecar.
@@ -14,8 +17,10 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) metrics: Metrics,
     pub(crate) counters: &'a Counters,
     pub(crate) level: Level,
-    pub(crate) observe: bool,
+    pub(crate) enforce: Percent,
     pub(crate) draining: bool,
+    pub(crate) peers: Vec<Arc<Peer>>,
+    pub(crate) now: Instant,
 }
 
 /// How full the gate is.
@@ -54,7 +59,7 @@ impl Snapshot<'_> {
         }
         let help = "Requests turned away, at arrival or while they waited.";
         page.refusals("tidegate_refused_total", help, &metrics.refused);
-        let help = "Requests served although the gate would have turned them away (observe).";
+        let help = "Requests that would have been turned away, and were not (enforce below 100%).";
         page.refusals("tidegate_would_refuse_total", help, &metrics.would_refuse);
         page.head("tidegate_finished_total", "counter", "Requests that ended with a slot.");
         for band in Criticality::ALL {
@@ -78,7 +83,9 @@ impl Snapshot<'_> {
             page.gauge("tidegate_objective_seconds", help, objective.as_secs_f64());
         }
         let help = "1 if nothing is enforced.";
-        page.gauge("tidegate_observe", help, u8::from(self.observe));
+        page.gauge("tidegate_observe", help, u8::from(self.enforce == Percent::NONE));
+        let help = "Share of requests for which the gate is enforced, 0 to 1.";
+        page.gauge("tidegate_enforce", help, f64::from(self.enforce.get()) / 100.0);
         let help = "1 if the process is about to end.";
         page.gauge("tidegate_draining", help, u8::from(self.draining));
         let help = "Client connections open.";
@@ -88,6 +95,17 @@ impl Snapshot<'_> {
         for (name, help, count) in plain_counters(counters, metrics) {
             page.head(&format!("tidegate_{name}_total"), "counter", help);
             page.line(&[], count);
+        }
+        let help = "1 if requests are sent to the upstream, 0 while it is out.";
+        page.head("tidegate_upstream_in", "gauge", help);
+        for peer in &self.peers {
+            let address = peer.address().to_string();
+            page.line(&[("upstream", &address)], u8::from(peer.is_in(self.now)));
+        }
+        let help = "Requests that an upstream has.";
+        page.head("tidegate_upstream_in_flight", "gauge", help);
+        for peer in &self.peers {
+            page.line(&[("upstream", &peer.address().to_string())], peer.in_flight());
         }
         let help = "Requests that got no answer from an upstream.";
         page.head("tidegate_upstream_failures_total", "counter", help);
@@ -124,7 +142,8 @@ impl Snapshot<'_> {
             "waiting": level.waiting,
             "delay_seconds": level.delay.as_secs_f64(),
             "predicted_wait_seconds": level.predicted_wait.as_secs_f64(),
-            "observe": self.observe,
+            "observe": self.enforce == Percent::NONE,
+            "enforce_percent": self.enforce.get(),
             "draining": self.draining,
             "admitted": by_band(&|band| metrics.admitted[band].into()),
             "refused": by_band(&|band| reasons(&metrics.refused[band])),
@@ -135,6 +154,7 @@ impl Snapshot<'_> {
             "connections": counters.connections.get(),
             "tunnels": counters.tunnels.get(),
             "upstream_failures": failures,
+            "upstreams": self.peers.iter().map(|peer| peer.report(self.now)).collect::<Vec<_>>(),
         });
         if let Some((objective, because)) = level.objective {
             state["objective_seconds"] = objective.as_secs_f64().into();
@@ -150,10 +170,18 @@ impl Snapshot<'_> {
 fn plain_counters(
     counters: &Counters,
     metrics: &Metrics,
-) -> [(&'static str, &'static str, u64); 6] {
+) -> [(&'static str, &'static str, u64); 10] {
     [
         ("connections_accepted", "Client connections accepted.", counters.accepted.get()),
         ("accept_failures", "Accepts that failed.", counters.accept_failures.get()),
+        ("connections_refused", "Closed: too many client connections.", counters.too_many.get()),
+        ("connections_throttled", "Closed: too many new ones at once.", counters.too_fast.get()),
+        (
+            "slow_clients",
+            "Clients that did not send their request in time.",
+            counters.slow_clients.get(),
+        ),
+        ("tls_failures", "Client connections without TLS.", counters.tls_failures.get()),
         ("malformed_contexts", "Contexts that could not be read.", counters.malformed.get()),
         ("reloads", "Reloads that took effect.", counters.reloads.get()),
         ("bad_reloads", "Reloads refused because the file was wrong.", counters.bad_reloads.get()),

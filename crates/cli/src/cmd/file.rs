@@ -12,6 +12,11 @@ const STDIN: &str = "-";
 /// Largest file that is read: a thousand times the size of a full configuration.
 const LIMIT: u64 = 1 << 20;
 
+/// Whether a path names a file, which can be read again, and not stdin.
+pub(crate) fn is_file(path: &Path) -> bool {
+    path.as_os_str() != STDIN
+}
+
 /// What to call a file in messages.
 pub(crate) fn name(path: &Path) -> String {
     if path.as_os_str() == STDIN { "stdin".to_owned() } else { path.display().to_string() }

@@ -330,20 +330,30 @@ impl Barrier {
 
 /// Lets a fixed number through at a time.
 #[derive(Clone)]
-pub(crate) struct Workers(Arc<(Mutex<usize>, Condvar)>);
+pub(crate) struct Workers(Arc<(Mutex<(usize, Duration)>, Condvar)>);
 
 impl Workers {
     pub(crate) fn new(count: usize) -> Self {
-        Self(Arc::new((Mutex::new(count), Condvar::new())))
+        Self(Arc::new((Mutex::new((count, Duration::ZERO)), Condvar::new())))
     }
 
     pub(crate) fn work(&self, time: Duration) {
         let (free, changed) = &*self.0;
-        let mut free_now = changed.wait_while(free.lock().unwrap(), |free| *free == 0).unwrap();
-        *free_now -= 1;
+        let mut free_now =
+            changed.wait_while(free.lock().unwrap(), |(free, _)| *free == 0).unwrap();
+        free_now.0 -= 1;
         drop(free_now);
+        let begun = Instant::now();
         thread::sleep(time);
-        *free.lock().unwrap() += 1;
+        let mut free_now = free.lock().unwrap();
+        free_now.0 += 1;
+        free_now.1 += begun.elapsed();
+        drop(free_now);
         changed.notify_one();
+    }
+
+    /// Time they have worked, all together. On a busy machine work takes longer than it should.
+    pub(crate) fn worked(&self) -> Duration {
+        self.0.0.lock().unwrap().1
     }
 }
