@@ -34,4 +34,4 @@ mod watch;
 mod worker;
 
 pub use config::{Address, File, ProxyConfig, Rule, Trust, Version};
-pub use server::{Handle, Server, Source, StartError};
+pub use server::{Handle, Server, Source, StartError, silence};

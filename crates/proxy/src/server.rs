@@ -3,6 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -425,8 +426,20 @@ fn io_error(what: &str) -> impl Fn(io::Error) -> StartError + use<> {
     move |error| StartError::Io(what.clone(), error)
 }
 
+/// Whether lines for the operator are written.
+static SILENT: AtomicBool = AtomicBool::new(false);
+
+/// No more lines on stderr, from no sidecar of this process: for programs that show themselves what
+/// happens.
+pub fn silence() {
+    SILENT.store(true, Ordering::Relaxed);
+}
+
 /// A line for the operator.
 fn log(line: &dyn fmt::Display) {
+    if SILENT.load(Ordering::Relaxed) {
+        return;
+    }
     // Nobody is left to tell when stderr is closed.
     let _ = writeln!(io::stderr(), "tidegate: {line}");
 }

@@ -2,6 +2,7 @@
 
 mod check;
 mod config;
+mod demo;
 mod figure;
 mod file;
 mod progress;
@@ -17,6 +18,8 @@ use clap::{Subcommand, ValueEnum};
 /// What the binary can do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// See what overload does to a service, and what policies make of it.
+    Demo(demo::Demo),
     /// Check a configuration file and tell everything that is wrong with it.
     Check(check::Check),
     /// Print configurations.
@@ -32,6 +35,7 @@ pub(crate) enum Command {
 impl Command {
     pub(crate) fn run(self) -> Result<(), Error> {
         match self {
+            Self::Demo(demo) => demo.run(),
             Self::Check(check) => check.run(),
             Self::Config(config) => config.run(),
             Self::Proxy(proxy) => proxy.run(),
