@@ -182,7 +182,7 @@ fn a_sidecar_hears_signals() {
         stream.write_all(b"GET /config HTTP/1.0\r\n\r\n").expect("it reads");
         let text = std::io::read_to_string(stream).expect("it answers");
         assert!(text.contains(wanted), "{wanted} is missing from:\n{text}");
-        assert!(text.contains("observe = true"), "flags go before the file:\n{text}");
+        assert!(text.contains("enforce = \"0%\""), "flags go before the file:\n{text}");
     };
     config("queue_limit = 7");
     write("[gate]\nqueue_limit = 0\n");

@@ -2,17 +2,17 @@
 //! or a short text of our own.
 
 use std::collections::VecDeque;
-use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use tidegate_core::{Cost, Instant, Outcome, Span};
-use tidegate_driver::{Slot, Ticket};
+use tidegate_core::{Instant, Outcome, Span};
+use tidegate_driver::Slot;
 
+use crate::sideline::Probe;
 use crate::upstream::Call;
 use crate::worker::Worker;
 
@@ -187,37 +187,32 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A request's place in the gate.
+/// A request's place in the gate. Dropped, its client has gone.
 #[derive(Debug)]
 pub(crate) enum Entry {
-    /// It has a slot.
-    Slot(Slot),
-    /// The gate is only watched: the request was sent without waiting for its slot.
-    Watched {
-        /// Its place in the queue it did not wait in.
-        ticket: Ticket,
-        /// When it was sent.
-        sent: Instant,
-    },
-    /// The gate was not asked, or would have refused it and is only watched.
+    /// It has a slot; a probe too while models are played.
+    Slot(Slot, Option<Probe>),
+    /// Nothing holds it: what the gate decides is not enforced for it.
+    Watched(Probe),
+    /// The gate was not asked.
     Outside,
 }
 
 impl Entry {
     /// The request has ended.
     pub(crate) fn finish(self, now: Instant, outcome: Outcome) {
-        match self {
-            Self::Slot(slot) if outcome == Outcome::Serve => slot.serve(),
-            Self::Slot(slot) => slot.fail(),
-            Self::Watched { ticket, sent } => {
-                // Had it still been waiting, its end says nothing: the ticket is dropped.
-                let ticket = std::pin::pin!(ticket);
-                let told = ticket.poll(&mut Context::from_waker(Waker::noop()));
-                if let Poll::Ready(Ok(slot)) = told {
-                    slot.finish(outcome, Cost::from(now.since(sent)));
+        let probe = match self {
+            Self::Slot(slot, probe) => {
+                if outcome == Outcome::Serve {
+                    slot.serve();
+                } else {
+                    slot.fail();
                 }
+                probe
             }
-            Self::Outside => {}
-        }
+            Self::Watched(probe) => Some(probe),
+            Self::Outside => None,
+        };
+        probe.into_iter().for_each(|probe| probe.end(now, outcome));
     }
 }

@@ -46,6 +46,13 @@ impl Ranks {
         })
     }
 
+    /// Whether more than its address says who a request is from.
+    pub(crate) fn names_user(&self, headers: &HeaderMap) -> bool {
+        self.user_header.as_ref().is_some_and(|name| headers.contains_key(name))
+            || headers.contains_key(AUTHORIZATION)
+            || session(headers).is_some()
+    }
+
     /// The rank of a request from `peer`.
     pub(crate) fn rank<B>(&self, request: &Request<B>, peer: IpAddr) -> Rank {
         let fits =

@@ -9,11 +9,12 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
+use tidegate_core::rng::Rng;
 use tidegate_core::{Context, Instant, Outcome, Rejection};
 use tidegate_http::wire::{self, Refusal};
 
 use crate::body::{Entry, Held, Place, ProxyBody};
-use crate::config::{self, Trust};
+use crate::config::{self, Percent, Trust};
 use crate::headers;
 use crate::upstream::{Call, Failure, Upload};
 use crate::worker::{Settings, Worker};
@@ -26,6 +27,8 @@ struct Asked {
     context: Context,
     /// Whether it came with a context that was taken, so that its sender understands feedback.
     listens: bool,
+    /// Whether anything but an address says who the user is.
+    named: bool,
     grpc: bool,
 }
 
@@ -41,7 +44,7 @@ pub(crate) async fn serve(
     if settings.ranks.is_exempt(request.uri().path()) {
         return Ok(forward(&worker, &settings, peer, request, &asked, Entry::Outside).await);
     }
-    let entry = match enter(&worker, &settings, now, &asked.context).await {
+    let entry = match enter(&worker, now, &asked).await {
         Ok(entry) => entry,
         Err(rejection) => return Ok(refuse(&worker, &settings, &rejection, &asked)),
     };
@@ -78,22 +81,42 @@ fn ask(
     if let Some(patience) = wire::timeout_of(headers) {
         context.deadline = context.deadline.min(now + patience);
     }
-    Asked { context, listens, grpc: wire::is_grpc(headers) }
+    let named = listens || settings.ranks.names_user(headers);
+    Asked { context, listens, named, grpc: wire::is_grpc(headers) }
 }
 
-/// Waits for a slot. Where the gate is only watched, nothing waits and nothing is refused.
-async fn enter(
-    worker: &Worker,
-    settings: &Settings,
-    now: Instant,
-    context: &Context,
-) -> Result<Entry, Rejection> {
-    match (worker.gate.arrive_at(now, context), settings.observe) {
-        (Ok(ticket), false) => ticket.await.map(Entry::Slot),
-        (Err(rejection), false) => Err(rejection),
-        (Ok(ticket), true) => Ok(Entry::Watched { ticket, sent: now }),
-        (Err(_), true) => Ok(Entry::Outside),
+/// Waits for a slot. Where the gate is not fully enforced nothing waits, and what its model refuses
+/// is refused only if this request is within the share.
+async fn enter(worker: &Worker, now: Instant, asked: &Asked) -> Result<Entry, Rejection> {
+    let (sideline, context) = (&worker.sideline, &asked.context);
+    if !sideline.plays() {
+        return worker.gate.arrive_at(now, context)?.await.map(|slot| Entry::Slot(slot, None));
     }
+    let percent = sideline.percent();
+    let enforced = percent == Percent::ALL || within(percent, worker, asked);
+    let verdict = sideline.arrive(now, context, enforced);
+    if percent != Percent::ALL {
+        return match verdict {
+            Err(rejection) if enforced => Err(rejection),
+            _ => Ok(Entry::Watched(sideline.begin(now, context, true))),
+        };
+    }
+    let arrived = worker.gate.arrive_at(now, context);
+    sideline.compare(verdict.is_err(), arrived.is_err());
+    let slot = arrived?.await?;
+    Ok(Entry::Slot(slot, Some(sideline.begin(worker.gate.now(), context, false))))
+}
+
+/// Whether a request is within the share that is enforced. A user is, or is not, with all requests
+/// and at every replica, as the user rank decides; a share that grows takes more users and loses
+/// none. Requests of nobody in particular are taken one by one, evenly.
+fn within(percent: Percent, worker: &Worker, asked: &Asked) -> bool {
+    let drawn = match asked.named {
+        // The rank itself would pick the least important users.
+        true => Rng::new(u64::from(asked.context.rank.user())).unit(),
+        false => worker.counters.jitter(),
+    };
+    percent.takes(drawn)
 }
 
 /// From the slot to the head of the answer; the body follows by itself.

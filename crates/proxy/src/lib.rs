@@ -16,7 +16,8 @@
 //!
 //! Read in this order: [`config`], `server` (threads, start and end), `worker` (connections),
 //! `forward` (the way of one request), `entry` (ranks), `upstream` (choice and pool), `body` (slots to
-//! the last byte), `watch` (events into numbers), `admin`.
+//! the last byte), `watch` (events into numbers), `model` and `sideline` (what is
+//! worked out beside the traffic), `operate` (what operators change), `admin`.
 
 #![allow(clippy::disallowed_methods, reason = "a driver reads the clock for the core")]
 
@@ -26,12 +27,18 @@ pub mod config;
 mod entry;
 mod forward;
 mod headers;
+mod log;
 mod metrics;
+mod model;
+mod operate;
+mod refusals;
 mod report;
 mod server;
+mod sideline;
 mod upstream;
 mod watch;
 mod worker;
 
-pub use config::{Address, File, ProxyConfig, Rule, Trust, Version};
-pub use server::{Handle, Server, Source, StartError, silence};
+pub use config::{Address, File, Percent, ProxyConfig, Rule, Trust, Version};
+pub use log::Log;
+pub use server::{Handle, Server, Source, StartError};

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use serde_json::{Map, Value, json};
 use tidegate_core::{Criticality, Gate, Instant, Reason, Span};
 
+use crate::config::Percent;
 use crate::metrics::{Counters, Histogram, Metrics, OUTCOMES, REASONS};
 
 /// One moment of a sidecar.
@@ -13,7 +14,7 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) metrics: Metrics,
     pub(crate) counters: &'a Counters,
     pub(crate) level: Level,
-    pub(crate) observe: bool,
+    pub(crate) enforce: Percent,
     pub(crate) draining: bool,
 }
 
@@ -50,7 +51,7 @@ impl Snapshot<'_> {
         }
         let help = "Requests turned away, at arrival or while they waited.";
         page.refusals("tidegate_refused_total", help, &metrics.refused);
-        let help = "Requests served although the gate would have turned them away (observe).";
+        let help = "Requests that would have been turned away, and were not (enforce below 100%).";
         page.refusals("tidegate_would_refuse_total", help, &metrics.would_refuse);
         page.head("tidegate_finished_total", "counter", "Requests that ended with a slot.");
         for band in Criticality::ALL {
@@ -70,7 +71,9 @@ impl Snapshot<'_> {
         let help = "Wait predicted for a request that arrives now.";
         page.gauge("tidegate_predicted_wait_seconds", help, level.predicted_wait.as_secs_f64());
         let help = "1 if nothing is enforced.";
-        page.gauge("tidegate_observe", help, u8::from(self.observe));
+        page.gauge("tidegate_observe", help, u8::from(self.enforce == Percent::NONE));
+        let help = "Share of requests for which the gate is enforced, 0 to 1.";
+        page.gauge("tidegate_enforce", help, f64::from(self.enforce.get()) / 100.0);
         let help = "1 if the process is about to end.";
         page.gauge("tidegate_draining", help, u8::from(self.draining));
         let help = "Client connections open.";
@@ -116,7 +119,8 @@ impl Snapshot<'_> {
             "waiting": level.waiting,
             "delay_seconds": level.delay.as_secs_f64(),
             "predicted_wait_seconds": level.predicted_wait.as_secs_f64(),
-            "observe": self.observe,
+            "observe": self.enforce == Percent::NONE,
+            "enforce_percent": self.enforce.get(),
             "draining": self.draining,
             "admitted": by_band(&|band| metrics.admitted[band].into()),
             "refused": by_band(&|band| reasons(&metrics.refused[band])),

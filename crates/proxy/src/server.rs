@@ -1,9 +1,8 @@
 //! Threads, start and end: [`Server`] binds, runs until it is told to end, and lets what is inside
 //! finish. [`Handle`] tells it so.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -20,9 +19,12 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use crate::admin;
-use crate::config::File;
+use crate::config::{File, Percent};
+use crate::log::Log;
 use crate::metrics::Counters;
+use crate::operate::{self, Token};
 use crate::report::{Level, Snapshot};
+use crate::sideline::Sideline;
 use crate::watch::{Line, Watch};
 use crate::worker::{self, Phase, Worker};
 
@@ -69,12 +71,18 @@ impl fmt::Debug for Source {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) gate: SharedGate,
+    pub(crate) sideline: Arc<Sideline>,
+    pub(crate) names: Names,
     clock: Monotonic,
-    watch: Watch,
+    pub(crate) watch: Watch,
     counters: Arc<Counters>,
     workers: Vec<Arc<Worker>>,
     phase: watch::Sender<Phase>,
-    file: Mutex<File>,
+    pub(crate) file: Mutex<File>,
+    /// What an operator has said instead of the file.
+    pub(crate) enforce: Mutex<Option<Percent>>,
+    pub(crate) token: Mutex<Option<Token>>,
+    log: Log,
     source: Option<Source>,
     listen: SocketAddr,
     admin: SocketAddr,
@@ -121,18 +129,27 @@ impl Server {
         let (counters, names) = (Arc::new(Counters::default()), Names::default());
         let mut seeds = Rng::new(seed);
         let secret = secret(&file, &mut seeds)?;
+        let token = operate::token(&file)?;
+        let enforce = file.proxy.enforce;
+        let sideline = Arc::new(Sideline::new(&file.gate, enforce, clock.now(), seeds.next_u64()));
         let workers = listeners.iter().map(|_| {
             let (gate, names, counters) = (gate.clone(), names.clone(), Arc::clone(&counters));
-            Worker::new(gate, names, counters, &file.proxy, secret, seeds.next_u64())
+            let sideline = Arc::clone(&sideline);
+            Worker::new(gate, sideline, names, counters, &file.proxy, secret, seeds.next_u64())
         });
         let shared = Shared {
-            watch: Watch::new(gate.clone(), file.proxy.observe),
+            watch: Watch::new(gate.clone(), Arc::clone(&sideline)),
             workers: workers.map(Arc::new).collect(),
             gate,
+            sideline,
+            names: names.clone(),
             clock,
             counters,
             phase: watch::Sender::new(Phase::Open),
+            log: file.proxy.log,
             file: Mutex::new(file),
+            enforce: Mutex::new(None),
+            token: Mutex::new(token),
             source,
             listen,
             admin: admin_address,
@@ -155,7 +172,7 @@ impl Server {
     /// Serves until it is told to end and everything inside has finished, or time is up.
     pub fn run(self) -> io::Result<()> {
         let Self { shared, listeners, admin, runtime, signals } = self;
-        log(&shared.describe());
+        shared.describe().iter().for_each(|line| shared.log(line));
         let threads = listeners
             .into_iter()
             .zip(&shared.workers)
@@ -179,8 +196,8 @@ impl Server {
         for thread in threads {
             thread.join().map_err(|_| io::Error::other("a serving thread panicked"))??;
         }
-        shared.watch.collect().iter().for_each(|line| log(line));
-        log(&format_args!("ended: {} served", shared.watch.metrics().0.served()));
+        shared.watch.collect().iter().for_each(|line| shared.log(line));
+        shared.log(&format_args!("ended: {} served", shared.watch.metrics().0.served()));
         Ok(())
     }
 }
@@ -218,13 +235,13 @@ impl Shared {
 
     pub(crate) fn snapshot(&self) -> Snapshot<'_> {
         let (metrics, line) = self.watch.metrics();
-        line.iter().for_each(|line| log(line));
+        line.iter().for_each(|line| self.log(line));
         let now = self.gate.now();
         Snapshot {
             metrics,
             counters: &self.counters,
-            level: self.gate.read(|gate| Level::of(gate, now)),
-            observe: self.file().proxy.observe,
+            level: self.read(|gate| Level::of(gate, now)),
+            enforce: self.sideline.percent(),
             draining: self.is_draining(),
         }
     }
@@ -252,7 +269,7 @@ impl Shared {
         let _ = phase.wait_for(|phase| *phase >= Phase::Draining).await;
         let limit = Duration::from(self.file().proxy.drain_timeout);
         let inside = self.gate.read(|gate| gate.waiting() + gate.running() as usize);
-        log(&format_args!("ending: {inside} requests inside, at most {limit:?} to finish"));
+        self.log(&format_args!("ending: {inside} requests inside, at most {limit:?} to finish"));
         let end = tokio::time::Instant::now() + limit;
         while threads.iter().any(|thread| !thread.is_finished()) {
             if tokio::time::Instant::now() >= end {
@@ -286,20 +303,22 @@ impl Shared {
         file.proxy.threads = current.proxy.threads;
         file.proxy.header_timeout = current.proxy.header_timeout;
         file.proxy.secret_file.clone_from(&current.proxy.secret_file);
+        file.proxy.log = current.proxy.log;
         check_upstreams(&file)?;
-        self.gate
-            .input(|gate, now| gate.reconfigure(now, &file.gate))
-            .map_err(|error| StartError::Config(error.to_string()))?;
-        self.watch.set_observe(file.proxy.observe).iter().for_each(|line| log(line));
+        let token = operate::token(&file)?;
+        self.reconfigure(&file.gate)?;
+        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = token;
         for worker in &self.workers {
             worker.reconfigure(&file.proxy);
         }
         *current = file;
+        drop(current);
+        self.apply_enforcement();
         Ok(())
     }
 
     /// What an operator should know at the start.
-    fn describe(&self) -> String {
+    fn describe(&self) -> [String; 2] {
         let file = self.file();
         let upstreams: Vec<String> = file.proxy.upstreams.iter().map(ToString::to_string).collect();
         let objective = match &file.gate.admission {
@@ -314,16 +333,25 @@ impl Shared {
             SlotsConfig::Adaptive(slots) => format!("slots found by trial, from {}", slots.start),
             SlotsConfig::Fixed(slots) => format!("slots {}", slots.count),
         };
-        let observe = if file.proxy.observe { "; observes, enforces nothing" } else { "" };
-        format!(
-            "listening on {} for {}, {} threads, admin on http://{}\n\
-             tidegate: {objective}; {slots}; trust {}{observe}",
-            self.listen,
-            upstreams.join(", "),
-            self.workers.len(),
-            self.admin,
-            file.proxy.trust,
-        )
+        let enforce = match file.proxy.enforce {
+            Percent::ALL => String::new(),
+            Percent::NONE => "; observes, enforces nothing".to_owned(),
+            percent => format!("; enforces {percent}"),
+        };
+        let (threads, admin) = (self.workers.len(), self.admin);
+        let upstreams = upstreams.join(", ");
+        [
+            format!(
+                "listening on {} for {upstreams}, {threads} threads, admin on http://{admin}",
+                self.listen
+            ),
+            format!("{objective}; {slots}; trust {}{enforce}", file.proxy.trust),
+        ]
+    }
+
+    /// A line for the operator.
+    pub(crate) fn log(&self, line: &dyn fmt::Display) {
+        self.log.line(line);
     }
 }
 
@@ -336,7 +364,8 @@ async fn look(shared: Arc<Shared>) {
         let at = until.unwrap_or(latest).clamp(soonest, latest);
         tokio::time::sleep_until(at.into()).await;
         shared.gate.dispatch();
-        shared.watch.collect().iter().for_each(|line: &Line| log(line));
+        shared.sideline.look(shared.gate.now());
+        shared.watch.collect().iter().for_each(|line: &Line| shared.log(line));
     }
 }
 
@@ -349,15 +378,15 @@ async fn hear_signals(shared: Arc<Shared>) {
         signal(SignalKind::hangup()),
     );
     let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)) = streams else {
-        return log(&"signals cannot be heard: they end the process at once");
+        return shared.log(&"signals cannot be heard: they end the process at once");
     };
     loop {
         tokio::select! {
             _ = terminate.recv() => shared.stop(),
             _ = interrupt.recv() => shared.stop(),
             _ = hangup.recv() => match shared.reload() {
-                Ok(()) => log(&"the configuration was read again and is in force"),
-                Err(error) => log(&format_args!("the old configuration stays: {error}")),
+                Ok(()) => shared.log(&"the configuration was read again and is in force"),
+                Err(error) => shared.log(&format_args!("the old configuration stays: {error}")),
             },
         }
     }
@@ -424,22 +453,4 @@ fn listen_admin(address: SocketAddr) -> Result<TcpListener, StartError> {
 fn io_error(what: &str) -> impl Fn(io::Error) -> StartError + use<> {
     let what = what.to_owned();
     move |error| StartError::Io(what.clone(), error)
-}
-
-/// Whether lines for the operator are written.
-static SILENT: AtomicBool = AtomicBool::new(false);
-
-/// No more lines on stderr, from no sidecar of this process: for programs that show themselves what
-/// happens.
-pub fn silence() {
-    SILENT.store(true, Ordering::Relaxed);
-}
-
-/// A line for the operator.
-fn log(line: &dyn fmt::Display) {
-    if SILENT.load(Ordering::Relaxed) {
-        return;
-    }
-    // Nobody is left to tell when stderr is closed.
-    let _ = writeln!(io::stderr(), "tidegate: {line}");
 }

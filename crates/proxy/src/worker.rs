@@ -23,6 +23,7 @@ use crate::config::{ProxyConfig, Trust, Version};
 use crate::entry::Ranks;
 use crate::forward;
 use crate::metrics::Counters;
+use crate::sideline::Sideline;
 use crate::upstream::Upstreams;
 
 /// Connections that the kernel holds until they are accepted; it takes its own limit if lower.
@@ -53,6 +54,7 @@ pub(crate) enum Phase {
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) gate: SharedGate,
+    pub(crate) sideline: Arc<Sideline>,
     pub(crate) names: Names,
     pub(crate) counters: Arc<Counters>,
     pub(crate) streams: Streams,
@@ -67,7 +69,6 @@ pub(crate) struct Worker {
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) trust: Trust,
-    pub(crate) observe: bool,
     pub(crate) ranks: Ranks,
     pub(crate) upstreams: Upstreams,
     stream_after: Span,
@@ -76,14 +77,15 @@ pub(crate) struct Settings {
 impl Settings {
     fn new(config: &ProxyConfig, upstreams: Upstreams, secret: [u8; 16]) -> Self {
         let ranks = Ranks::new(config, secret);
-        let ProxyConfig { trust, observe, stream_after, .. } = *config;
-        Self { trust, observe, ranks, upstreams, stream_after }
+        let ProxyConfig { trust, stream_after, .. } = *config;
+        Self { trust, ranks, upstreams, stream_after }
     }
 }
 
 impl Worker {
     pub(crate) fn new(
         gate: SharedGate,
+        sideline: Arc<Sideline>,
         names: Names,
         counters: Arc<Counters>,
         config: &ProxyConfig,
@@ -95,6 +97,7 @@ impl Worker {
         let header_timeout = config.header_timeout.into();
         Self {
             gate,
+            sideline,
             names,
             counters,
             streams: Streams::default(),

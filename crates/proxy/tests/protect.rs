@@ -204,7 +204,7 @@ fn observing_enforces_nothing() {
         held.pass();
         ok("served")
     });
-    let config = format!("[proxy]\nobserve = true\n[gate]\nqueue_limit = 1\n{ONE_SLOT}");
+    let config = format!("[proxy]\nenforce = '0%'\n[gate]\nqueue_limit = 1\n{ONE_SLOT}");
     let sidecar = Sidecar::start(&config, &[upstream.address]);
     let mut clients: Vec<Client> = (0..CLIENTS).map(|_| sidecar.client()).collect();
     for client in &mut clients {

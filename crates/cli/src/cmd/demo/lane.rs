@@ -40,6 +40,7 @@ fn file(policy: &str, upstream: SocketAddr) -> Result<File, String> {
     proxy.upstreams = vec![format!("http://{upstream}").parse()?];
     proxy.trust = tidegate_proxy::Trust::Inside;
     proxy.threads = 1;
+    proxy.log = tidegate_proxy::Log::None;
     Ok(file)
 }
 

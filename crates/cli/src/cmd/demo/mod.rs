@@ -24,7 +24,6 @@ impl Demo {
     pub(crate) fn run(self) -> Result<(), Error> {
         // Ten times the load needs some thousand sockets; where it may not be raised, fewer wait.
         let _ = rlimit::increase_nofile_limit(u64::MAX);
-        tidegate_proxy::silence();
         once::run(self.format)
     }
 }

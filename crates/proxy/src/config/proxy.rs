@@ -1,0 +1,179 @@
+//! The block `[proxy]`.
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use tidegate_core::config::Problems;
+use tidegate_core::{Rank, Span};
+
+use super::{Address, Percent, Rule, Version};
+use crate::log::Log;
+
+/// Parameters of the sidecar itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ProxyConfig {
+    /// Where clients connect. Default port 8080 on all addresses. Not changed by a reload.
+    pub listen: SocketAddr,
+    /// Where operators look. Default 127.0.0.1:9901: nothing here is for strangers. Not changed by a
+    /// reload.
+    pub admin: SocketAddr,
+    /// The services behind, as `http://host:port`, or `h2c://host:port` for HTTP/2 (gRPC); several are
+    /// replicas of one service, and speak the same. No default: a sidecar without one does not start.
+    pub upstreams: Vec<Address>,
+    /// Whose word about ranks, deadlines and callers is taken. Default edge.
+    pub trust: Trust,
+    /// Header that says who the user is, if something before us has verified it; who may choose it
+    /// freely may try names until one has a good rank. Default: none, and users are told apart by
+    /// credentials, session cookies or addresses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_header: Option<String>,
+    /// File whose first 16 bytes are the secret that user ranks are derived from. All replicas of an
+    /// entry need the same, or a user would be served by one and refused by the next. Default: none,
+    /// and the process makes up its own. Not changed by a reload.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret_file: Option<String>,
+    /// Paths served without asking the gate; one that ends in `/` stands for all below it. Default:
+    /// the usual health checks, as whoever asks for health must not be told "overloaded".
+    pub exempt: Vec<String>,
+    /// Share of requests that what the gate decides is enforced for. At 0% nothing is refused or held,
+    /// and what would have been refused is counted; in between, requests chosen by a hash of their
+    /// user are refused and nothing is held. Default 100%.
+    pub enforce: Percent,
+    /// File with the token that changes over the admin port need, at least 16 characters. Default:
+    /// none, and nothing can be changed there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admin_token_file: Option<String>,
+    /// How lines for operators are written: text or json. Default text.
+    pub log: Log,
+    /// Threads that serve, each with a listening socket and upstream connections of its own; 0 is
+    /// one per core. Default 0. Not changed by a reload.
+    pub threads: usize,
+    /// Longest time to connect to an upstream before the next is tried. Longer survives a lost SYN
+    /// (1 s on Linux), shorter finds a dead host sooner. Default 2 s, by judgement.
+    pub connect_timeout: Span,
+    /// Longest time an upstream may take to begin its answer; afterwards the client gets 504.
+    /// Requests with a deadline of their own wait no longer than that. Default 30 s, by judgement:
+    /// twice the 15 s of Envoy, as slow answers are the objective's business.
+    pub response_timeout: Span,
+    /// When an answer whose body goes on counts as a stream and gives its slot back. Longer lets slow
+    /// readers and streams take the slots of others; shorter lets more run at once than there are
+    /// slots. Default 1 s, by judgement: far above any objective for requests that are worth gating.
+    pub stream_after: Span,
+    /// How long a connection to an upstream is kept without a request on it. Longer saves connects;
+    /// longer than the upstream keeps it risks a request on a connection just closed. Default 4 s,
+    /// below the 5 s of Node.js, the shortest in common use.
+    pub idle_timeout: Span,
+    /// Longest time a client may be silent between requests, or take to send the head of one. Default
+    /// 30 s (hyper's). Not changed by a reload.
+    pub header_timeout: Span,
+    /// Longest time for what is inside to finish when the process is asked to end. Default 25 s:
+    /// Kubernetes kills after 30.
+    pub drain_timeout: Span,
+    /// Business ranks of requests that come without a rank: the first rule that fits decides, and
+    /// what fits none is refused first. Default: no rules, everything gets 24.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<Rule>,
+}
+
+/// Paths that are served whatever the load.
+const EXEMPT: [&str; 5] = ["/healthz", "/livez", "/readyz", "/health", "/grpc.health.v1.Health/"];
+
+impl Default for ProxyConfig {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 8080)),
+            admin: SocketAddr::from((Ipv4Addr::LOCALHOST, 9901)),
+            upstreams: Vec::new(),
+            trust: Trust::Edge,
+            user_header: None,
+            secret_file: None,
+            exempt: EXEMPT.map(str::to_owned).to_vec(),
+            enforce: Percent::ALL,
+            admin_token_file: None,
+            log: Log::Text,
+            threads: 0,
+            connect_timeout: Span::from_secs(2),
+            response_timeout: Span::from_secs(30),
+            stream_after: Span::from_secs(1),
+            idle_timeout: Span::from_secs(4),
+            header_timeout: Span::from_secs(30),
+            drain_timeout: Span::from_secs(25),
+            rules: Vec::new(),
+        }
+    }
+}
+
+impl ProxyConfig {
+    /// Most serving threads: beyond any machine there is.
+    const MOST_THREADS: usize = 1024;
+    /// Most upstreams: each has an idle pool per thread.
+    const MOST_UPSTREAMS: usize = 1024;
+
+    /// Notes everything that is wrong with the parameters.
+    pub fn validate(&self, problems: &mut Problems) {
+        let threads = self.threads;
+        problems.check("threads", threads, threads <= Self::MOST_THREADS, "0 to 1024");
+        let upstreams = self.upstreams.len();
+        problems.check("upstreams", upstreams, upstreams <= Self::MOST_UPSTREAMS, "at most 1024");
+        let versions = |version| self.upstreams.iter().filter(|at| at.version == version).count();
+        let mixed = versions(Version::One).min(versions(Version::Two));
+        problems.check(
+            "upstreams",
+            mixed,
+            mixed == 0,
+            "http or h2c for all, as replicas are alike",
+        );
+        for rule in &self.rules {
+            let (business, path) = (rule.business, rule.path.as_deref().unwrap_or("/"));
+            problems.check("rules.business", business, business < Rank::BUSINESS, "0 to 63");
+            problems.check("rules.path", path, path.starts_with('/'), "a path begins with /");
+        }
+        if let Some(name) = &self.user_header {
+            let fine = name.parse::<http::HeaderName>().is_ok();
+            problems.check("user_header", name, fine, "the name of a header");
+        }
+        for (field, span) in [
+            ("connect_timeout", self.connect_timeout),
+            ("response_timeout", self.response_timeout),
+            ("stream_after", self.stream_after),
+            ("idle_timeout", self.idle_timeout),
+            ("header_timeout", self.header_timeout),
+        ] {
+            problems.check(field, span, span >= Span::from_millis(1), "at least 1ms");
+        }
+    }
+}
+
+/// Whose word about a request is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Trust {
+    /// Clients are strangers: what they claim in `overload-context` is dropped.
+    #[default]
+    Edge,
+    /// Clients are peers behind the same edge: their contexts are taken.
+    Inside,
+}
+
+impl fmt::Display for Trust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Edge => "edge",
+            Self::Inside => "inside",
+        })
+    }
+}
+
+impl FromStr for Trust {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "edge" => Ok(Self::Edge),
+            "inside" => Ok(Self::Inside),
+            _ => Err("edge or inside".to_owned()),
+        }
+    }
+}
