@@ -24,6 +24,7 @@
 mod admin;
 mod body;
 pub mod config;
+pub mod dashboard;
 mod entry;
 mod forward;
 mod headers;

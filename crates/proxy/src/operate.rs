@@ -144,6 +144,7 @@ impl Shared {
         let wrong =
             |error: tidegate_core::config::ConfigError| StartError::Config(error.to_string());
         self.gate.input(|gate, now| gate.reconfigure(now, config)).map_err(wrong)?;
+        self.watch.forget();
         self.sideline.reconfigure(self.gate.now(), config).map_err(wrong)
     }
 

@@ -3,19 +3,35 @@
 use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
-use tidegate_core::{Criticality, Gate, Instant, Reason, Span};
+use tidegate_core::{CallerId, Criticality, Cursor, Gate, Instant, Reason, Span, Workflow};
+use tidegate_http::wire::Names;
 
 use crate::config::Percent;
+use crate::dashboard::detail::Detail;
 use crate::metrics::{Counters, Histogram, Metrics, OUTCOMES, REASONS};
 
 /// One moment of a sidecar.
 #[derive(Debug)]
 pub(crate) struct Snapshot<'a> {
     pub(crate) metrics: Metrics,
+    pub(crate) detail: Detail,
+    pub(crate) names: &'a Names,
+    pub(crate) upstreams: Vec<Replica>,
+    /// For how long the process has served.
+    pub(crate) uptime: Span,
     pub(crate) counters: &'a Counters,
     pub(crate) level: Level,
     pub(crate) enforce: Percent,
     pub(crate) draining: bool,
+}
+
+/// One upstream, all threads together.
+#[derive(Clone, Debug)]
+pub(crate) struct Replica {
+    pub(crate) address: String,
+    pub(crate) in_flight: u32,
+    /// Of its latest answers, the slowest thread's.
+    pub(crate) latency: Option<Span>,
 }
 
 /// How full the gate is.
@@ -26,6 +42,9 @@ pub(crate) struct Level {
     pub(crate) waiting: usize,
     pub(crate) delay: Span,
     pub(crate) predicted_wait: Span,
+    pub(crate) policy: &'static str,
+    /// The last rank let in, while ranks are cut.
+    pub(crate) cursor: Option<Cursor>,
 }
 
 impl Level {
@@ -36,6 +55,9 @@ impl Level {
             waiting: gate.waiting(),
             delay: gate.delay(now),
             predicted_wait: gate.backlog().predicted_wait(),
+            policy: gate.admission().name(),
+            // A copy, as asking is counted.
+            cursor: gate.clone().feedback(now, CallerId::default(), Workflow::NONE).last,
         }
     }
 }
@@ -76,6 +98,12 @@ impl Snapshot<'_> {
         page.gauge("tidegate_enforce", help, f64::from(self.enforce.get()) / 100.0);
         let help = "1 if the process is about to end.";
         page.gauge("tidegate_draining", help, u8::from(self.draining));
+        let help = "Credits that callers have or may get; 0 without such a policy.";
+        page.gauge("tidegate_credits", help, self.detail.credits.unwrap_or(0));
+        let help = "Ranks let in, from 0 to 64: the business rank, and the part of it by user.";
+        page.gauge("tidegate_cursor", help, cursor(level.cursor));
+        let help = "Seconds since the process began to serve.";
+        page.gauge("tidegate_uptime_seconds", help, self.uptime.as_secs_f64());
         let help = "Client connections open.";
         page.gauge("tidegate_connections", help, counters.connections.get());
         let help = "Connections that have changed their protocol.";
@@ -135,6 +163,13 @@ impl Snapshot<'_> {
         for (name, _, count) in plain_counters(counters, metrics) {
             state[name] = count.into();
         }
+        state["policy"] = level.policy.into();
+        state["cursor"] = cursor(level.cursor).into();
+        let last = level.cursor.and_then(Cursor::last);
+        state["last_rank"] = last.map(|rank| json!([rank.business(), rank.user()])).into();
+        state["uptime_seconds"] = self.uptime.as_secs_f64().into();
+        state["upstreams"] = self.upstreams.iter().map(replica).collect();
+        self.detail.tell(&mut state, self.names);
         state
     }
 }
@@ -161,6 +196,17 @@ fn upstream_failures(counters: &Counters) -> [(&'static str, u64); 3] {
     ]
 }
 
+fn replica(replica: &Replica) -> Value {
+    let Replica { address, in_flight, latency } = replica;
+    let latency = latency.map(Span::as_secs_f64);
+    json!({ "address": address, "in_flight": in_flight, "latency_seconds": latency })
+}
+
+/// A cursor as one number: how many of the 64 business ranks it lets in. All if there is none.
+fn cursor(cursor: Option<Cursor>) -> f64 {
+    cursor.map_or(64.0, |cursor| f64::from(cursor.ranks()) / 65536.0)
+}
+
 /// Reasons that occurred.
 fn reasons(counts: &[u64; REASONS]) -> Value {
     Reason::ALL
@@ -173,7 +219,8 @@ fn reasons(counts: &[u64; REASONS]) -> Value {
 }
 
 fn histogram(histogram: &Histogram) -> Value {
-    json!({ "count": histogram.count(), "sum": histogram.sum() })
+    let buckets: Vec<_> = histogram.cumulative().map(|(us, n)| json!([us as f64 / 1e6, n])).collect();
+    json!({ "count": histogram.count(), "sum": histogram.sum(), "buckets": buckets })
 }
 
 /// A page of metrics.

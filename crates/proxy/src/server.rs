@@ -1,6 +1,7 @@
 //! Threads, start and end: [`Server`] binds, runs until it is told to end, and lets what is inside
 //! finish. [`Handle`] tells it so.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +12,7 @@ use std::{fmt, fs, io, thread};
 use tidegate_core::admission::{AdmissionConfig, TideConfig};
 use tidegate_core::rng::Rng;
 use tidegate_core::slots::SlotsConfig;
-use tidegate_core::{Gate, Instant};
+use tidegate_core::{Gate, Instant, Span};
 use tidegate_driver::{Clock, Monotonic, SharedGate};
 use tidegate_http::wire::Names;
 use tokio::net::TcpListener;
@@ -23,7 +24,7 @@ use crate::config::{File, Percent};
 use crate::log::Log;
 use crate::metrics::Counters;
 use crate::operate::{self, Token};
-use crate::report::{Level, Snapshot};
+use crate::report::{Level, Replica, Snapshot};
 use crate::sideline::Sideline;
 use crate::watch::{Line, Watch};
 use crate::worker::{self, Phase, Worker};
@@ -74,6 +75,7 @@ pub(crate) struct Shared {
     pub(crate) sideline: Arc<Sideline>,
     pub(crate) names: Names,
     clock: Monotonic,
+    begun: Instant,
     pub(crate) watch: Watch,
     counters: Arc<Counters>,
     workers: Vec<Arc<Worker>>,
@@ -144,6 +146,7 @@ impl Server {
             sideline,
             names: names.clone(),
             clock,
+            begun: clock.now(),
             counters,
             phase: watch::Sender::new(Phase::Open),
             log: file.proxy.log,
@@ -213,6 +216,11 @@ impl Handle {
         self.shared.admin
     }
 
+    /// What `/state` says.
+    pub fn state(&self) -> serde_json::Value {
+        self.shared.snapshot().json()
+    }
+
     /// Accepts no more, finishes what is inside, then ends. The second time, ends at once.
     pub fn stop(&self) {
         self.shared.stop();
@@ -239,11 +247,29 @@ impl Shared {
         let now = self.gate.now();
         Snapshot {
             metrics,
+            detail: self.watch.detail(),
+            names: &self.names,
+            upstreams: self.replicas(),
+            uptime: now.since(self.begun),
             counters: &self.counters,
             level: self.read(|gate| Level::of(gate, now)),
             enforce: self.sideline.percent(),
             draining: self.is_draining(),
         }
+    }
+
+    /// What the threads know of the upstreams.
+    fn replicas(&self) -> Vec<Replica> {
+        let mut all = BTreeMap::<String, (u32, Option<Span>)>::new();
+        for worker in &self.workers {
+            for upstream in worker.settings().upstreams.list() {
+                let (address, in_flight, latency) = upstream.tell();
+                let known = all.entry(address).or_default();
+                *known = (known.0 + in_flight, known.1.max(latency));
+            }
+        }
+        let replica = |(address, (in_flight, latency))| Replica { address, in_flight, latency };
+        all.into_iter().map(replica).collect()
     }
 
     fn stop(&self) {

@@ -247,6 +247,12 @@ impl Upstream {
         Self { address: address.clone(), lane: Mutex::new(lane) }
     }
 
+    /// Its address, how many requests it has, and how long its answers take.
+    pub(crate) fn tell(&self) -> (String, u32, Option<Span>) {
+        let lane = self.lane();
+        (self.address.to_string(), lane.load.in_flight(), lane.load.latency())
+    }
+
     fn lane(&self) -> MutexGuard<'_, Lane> {
         lock(&self.lane)
     }

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::io::Write;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -138,6 +139,8 @@ pub(crate) struct Lane {
     idle: Mutex<Vec<Connection>>,
     records: Mutex<VecDeque<Record>>,
     waits: Mutex<Rng>,
+    /// Requests sent since somebody asked.
+    sent: AtomicU64,
 }
 
 impl Lane {
@@ -146,12 +149,18 @@ impl Lane {
 
     pub(crate) fn new(to: SocketAddr) -> Self {
         let (idle, records) = (Mutex::default(), Mutex::default());
-        Self { to, idle, records, waits: Mutex::new(Rng::new(u64::from(to.port()))) }
+        let waits = Mutex::new(Rng::new(u64::from(to.port())));
+        Self { to, idle, records, waits, sent: AtomicU64::new(0) }
     }
 
     /// What has ended since the last time.
     pub(crate) fn take(&self) -> Vec<Record> {
         lock(&self.records).drain(..).collect()
+    }
+
+    /// How many were sent since the last time.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent.swap(0, Ordering::Relaxed)
     }
 
     fn keep(&self, record: Record) {
@@ -165,6 +174,7 @@ impl Lane {
     async fn send(self: Arc<Self>, due: Instant, rank: Rank, place: Option<f64>, retries: bool) {
         let mut due = due;
         for attempt in 0..ATTEMPTS {
+            self.sent.fetch_add(1, Ordering::Relaxed);
             let fate = tokio::time::timeout_at(due + PATIENCE, self.exchange(rank)).await;
             let fate = fate.unwrap_or(Fate::GaveUp);
             self.keep(Record { due, place, fate, latency: Instant::now() - due });

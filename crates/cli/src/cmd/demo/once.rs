@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::super::progress::Progress;
 use super::super::{Error, Format, print};
 use super::lane::{POLICIES, Stage};
+use super::{failed, runtime};
 use super::load::{self, Fate, OBJECTIVE, PATIENCE, Record, Wanted};
 use super::service::{CAPACITY, MEAN, WORKERS};
 
@@ -81,9 +82,7 @@ pub(crate) fn quantile(sorted: &[Duration], part: f64) -> Duration {
 }
 
 pub(crate) fn run(format: Format) -> Result<(), Error> {
-    let failed = |error: &dyn std::fmt::Display| Error::Failed(error.to_string());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| failed(&error))?;
+    let runtime = runtime()?;
     let progress = Progress::new("demo");
     let mut scores = Vec::new();
     for (n, load) in LOADS.into_iter().enumerate() {
