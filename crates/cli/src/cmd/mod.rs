@@ -1,13 +1,19 @@
 //! One module per command: its flags as a clap struct, and `run`.
 
+mod admin;
 mod check;
 mod config;
 mod demo;
+mod enforce;
+mod explain;
 mod figure;
 mod file;
 mod progress;
 mod proxy;
+mod shadow;
 mod sim;
+#[cfg(feature = "tui")]
+mod top;
 
 use std::fmt;
 use std::io::{self, Write};
@@ -26,6 +32,15 @@ pub(crate) enum Command {
     Config(config::Config),
     /// Run the sidecar: a gate before an HTTP service.
     Proxy(Box<proxy::Proxy>),
+    /// Ask a running sidecar what would happen to a request now, and why.
+    Explain(explain::Explain),
+    /// See or change for how many requests a running sidecar's refusals are enforced.
+    Enforce(enforce::Enforce),
+    /// Try another policy beside the live one of a running sidecar.
+    Shadow(shadow::Shadow),
+    /// Watch running sidecars in the terminal.
+    #[cfg(feature = "tui")]
+    Top(top::Top),
     /// Make the papers' figures with our policies, and check what they claim.
     Figure(figure::Figure),
     /// Simulate a plan: what would these policies do to my services?
@@ -39,6 +54,11 @@ impl Command {
             Self::Check(check) => check.run(),
             Self::Config(config) => config.run(),
             Self::Proxy(proxy) => proxy.run(),
+            Self::Explain(explain) => explain.run(),
+            Self::Enforce(enforce) => enforce.run(),
+            Self::Shadow(shadow) => shadow.run(),
+            #[cfg(feature = "tui")]
+            Self::Top(top) => top.run(),
             Self::Figure(figure) => figure.run(),
             Self::Sim(sim) => sim.run(),
         }

@@ -51,6 +51,9 @@ const Tide = (() => {
     };
   }
 
+  // How far back a chart shows: what there is, at least half a minute, at most its span.
+  const reach = ({ times, span }) => Math.min(span, Math.max(30, (times.at(-1) ?? 0) - (times[0] ?? 0)));
+
   // Lines over the last `span` seconds. `series`: name, colour, dash ("solid", "dot", "dash"), stack.
   // Each line has its own dash, so that colour is not the only sign.
   class Lines {
@@ -87,7 +90,7 @@ const Tide = (() => {
         hovertemplate: `%{y:.4~g}${this.unit ? " " + this.unit : ""}`,
       }));
       const look = layout(this);
-      look.xaxis.range = [-this.span, 0];
+      look.xaxis.range = [-reach(this), 0];
       if (this.ceiling) look.yaxis.range = [0, this.ceiling()];
       if (this.limit) {
         const { value, text } = this.limit;
@@ -147,9 +150,9 @@ const Tide = (() => {
           hovertemplate: "cursor<extra></extra>",
         },
       ];
-      const look = layout({ title: this.title, left: 92, right: 4, legend: true });
+      const look = layout({ title: this.title, left: 104, right: 4, legend: true });
       look.hovermode = "closest";
-      look.xaxis.range = [-this.span, 0];
+      look.xaxis.range = [-reach(this), 0];
       look.yaxis = { ...look.yaxis, range: [this.rows, 0], rangemode: "normal", showgrid: false };
       if (this.labels) {
         look.yaxis.tickvals = y;

@@ -41,12 +41,17 @@ let parameters = "";
 const COLOURS = ["red", "orange", "purple", "blue", "sky", "green"];
 const DASHES = ["solid", "dash", "dot", "dashdot"];
 
-// The bound below which so large a part of the new ones lies.
+// The time in ms below which so large a part of the new ones lies; within a class they are taken to
+// be spread evenly, as Prometheus does.
 function quantile(now, then, part) {
   const count = now.count - then.count;
   if (count <= 0) return null;
+  let [below, bound] = [0, 0];
   for (let n = 0; n < now.buckets.length; n += 1) {
-    if (now.buckets[n][1] - then.buckets[n][1] >= part * count) return 1000 * now.buckets[n][0];
+    const sum = now.buckets[n][1] - then.buckets[n][1];
+    const next = 1000 * now.buckets[n][0];
+    if (sum >= part * count) return bound + (next - bound) * ((part * count - below) / Math.max(1, sum - below));
+    [below, bound] = [sum, next];
   }
   return 1000 * now.buckets.at(-1)[0];
 }
@@ -164,7 +169,7 @@ async function showSlowly() {
     Tide.text("refusals-total", Tide.number(list.total));
     Tide.rows(at("refusals-table"), list.refusals.map((one) => [
       Math.round(one.ago_ms / 100) / 10, `${one.rank[0]}, ${one.rank[1]} (${one.band})`, one.workflow,
-      one.reason + (one.enforced ? "" : " (not enforced)"), one.measured, one.limit, one.unit, one.retry,
+      one.reason + (one.enforced ? "" : " (not enforced)"), ...readable(one), one.retry,
     ]));
     const policy = await (await fetch("/policy")).json();
     if (JSON.stringify(policy) !== parameters) {
@@ -174,6 +179,11 @@ async function showSlowly() {
   } catch {
     // The banner says that nothing is heard.
   }
+}
+
+// Times are told in ms.
+function readable({ measured, limit, unit }) {
+  return unit === "ns" ? [measured / 1e6, limit / 1e6, "ms"] : [measured, limit, unit];
 }
 
 async function explain(event) {
@@ -201,7 +211,8 @@ async function explain(event) {
     ["predicted wait", Tide.ms(1000 * told.predicted_wait_seconds)],
   ];
   if (told.refusal) {
-    const { reason, measured, limit, unit, retry } = told.refusal;
+    const { reason, retry } = told.refusal;
+    const [measured, limit, unit] = readable(told.refusal);
     list.push(["rule", reason], ["measured", `${Tide.number(measured)} ${unit}`], ["limit", `${Tide.number(limit)} ${unit}`], ["told to retry", retry]);
   }
   Tide.rows(at("explain-table"), list);
