@@ -32,6 +32,15 @@ pub(crate) fn provide(needs: &[Need], asked: bool) -> Result {
     }
 }
 
+/// Installs what is missing of `needs` if that is allowed. What cannot be installed is done without.
+pub(crate) fn offer(needs: &[Need], asked: bool) {
+    if (asked || is_root())
+        && let Err(why) = provide(needs, true)
+    {
+        println!("not installed: {why}");
+    }
+}
+
 #[derive(Debug, PartialEq, Eq)]
 enum Plan {
     Nothing,

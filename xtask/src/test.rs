@@ -9,6 +9,11 @@ use crate::{deps, tidy};
 
 /// Programs from Debian packages that the steps below need: none so far.
 const NEEDS: &[Need] = &[];
+/// Programs that make more tests run. Where they may not be installed, those are skipped by name.
+const OFFERED: &[Need] = &[
+    Need { program: "chromium", package: "chromium" },
+    Need { program: "chromedriver", package: "chromium-driver" },
+];
 
 /// Runs every step; stops at the first that fails.
 pub(crate) fn test(install: bool) -> Result {
@@ -21,6 +26,8 @@ pub(crate) fn test(install: bool) -> Result {
         ("clippy", clippy),
         ("tests", tests),
         ("clients of others", clients),
+        ("browser", browser),
+        ("terminal", terminal),
         ("doc tests", || cargo_step(&["test", "-q", "--workspace", "--doc"])),
         ("loom models", loom),
         ("documentation", documentation),
@@ -30,6 +37,7 @@ pub(crate) fn test(install: bool) -> Result {
     let start = Instant::now();
     let mut report = Vec::new();
     install::provide(NEEDS, install)?;
+    install::offer(OFFERED, install);
     for (name, step) in steps {
         println!("[{:>6.1} s] {name}", start.elapsed().as_secs_f64());
         let began = Instant::now();
@@ -91,6 +99,24 @@ fn clients() -> Result<Done> {
         return Ok(Done::Skipped("Python has no grpcio: apt-get install python3-grpcio"));
     }
     Ok(Done::Ran)
+}
+
+/// As above: tests with a browser pass without a word where there is none.
+fn browser() -> Result<Done> {
+    if !answers(&mut Command::new("chromedriver")) || !answers(&mut Command::new("chromium")) {
+        return Ok(Done::Skipped(
+            "no browser: apt-get install chromium chromium-driver, or pass --install",
+        ));
+    }
+    Ok(Done::Ran)
+}
+
+/// `tidegate top` is behind a feature, so that the usual build stays small.
+fn terminal() -> Result<Done> {
+    if !answers(&mut Command::new("script")) {
+        return Ok(Done::Skipped("script is missing: apt-get install bsdutils"));
+    }
+    cargo_step(&["test", "-q", "-p", "tidegate-cli", "--features", "tui", "top"])
 }
 
 /// Explores the interleavings of the driver's lock and wakers. Loom replaces the standard library's

@@ -32,6 +32,7 @@ mod log;
 mod metrics;
 mod model;
 mod operate;
+pub mod reference;
 mod refusals;
 mod report;
 mod server;

@@ -219,7 +219,8 @@ fn reasons(counts: &[u64; REASONS]) -> Value {
 }
 
 fn histogram(histogram: &Histogram) -> Value {
-    let buckets: Vec<_> = histogram.cumulative().map(|(us, n)| json!([us as f64 / 1e6, n])).collect();
+    let buckets: Vec<_> =
+        histogram.cumulative().map(|(us, n)| json!([us as f64 / 1e6, n])).collect();
     json!({ "count": histogram.count(), "sum": histogram.sum(), "buckets": buckets })
 }
 

@@ -55,7 +55,9 @@ impl Shadow {
             What::Promote(common) => {
                 let block = common.admin.change("POST", "/shadow/promote", "")?;
                 match common.format {
-                    Format::Json => print(format_args!("{}\n", serde_json::json!({ "live": block }))),
+                    Format::Json => {
+                        print(format_args!("{}\n", serde_json::json!({ "live": block })))
+                    }
                     Format::Text => print(format_args!(
                         "The candidate is live until the process ends or the file is read again.\n\
                          To keep it, put this into the file:\n\n{block}"
@@ -87,7 +89,11 @@ fn describe(told: &Value) -> String {
         "Compared for {:.1} s: {arrivals} arrivals, {differ} decided differently ({share:.1} %).\n\n",
         number(&told["since_ms"]) as f64 / 1e3,
     );
-    let _ = writeln!(text, "{:<16} {:>9} {:>16} {:>16}", "band", "arrivals", "only live", "only candidate");
+    let _ = writeln!(
+        text,
+        "{:<16} {:>9} {:>16} {:>16}",
+        "band", "arrivals", "only live", "only candidate"
+    );
     let _ = writeln!(text, "{:<16} {:>9} {:>16} {:>16}", "", "", "refuses", "refuses");
     for (band, counts) in told["by_band"].as_object().into_iter().flatten() {
         let of = |name: &str| number(&counts[name]);

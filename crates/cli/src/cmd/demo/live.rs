@@ -182,8 +182,7 @@ fn lane(stage: &Stage, latest: &[Record], records: &[Record], mix: Mix) -> Value
         (all > 0).then(|| f64::from(good) / f64::from(all))
     };
     let row = |record: &Record| record.place.map(|place| (place * ROWS as f64) as usize);
-    let rows: Vec<_> =
-        (0..ROWS).map(|n| success(&|record| row(record) == Some(n))).collect();
+    let rows: Vec<_> = (0..ROWS).map(|n| success(&|record| row(record) == Some(n))).collect();
     let mut latencies: Vec<Duration> = records
         .iter()
         .filter(|record| record.fate != Fate::Refused)

@@ -338,6 +338,9 @@ mod tests {
         assert!((Mix::Users.place(Rank::new(24, 16384)) - 0.25).abs() < 0.01);
         assert!((Mix::Bands.place(Rank::new(31, 0)) - 0.5).abs() < 0.01);
         assert!((Mix::Important.place(Rank::new(40, 0)) - 0.9).abs() < 0.01);
-        assert_eq!((Mix::Same.place(Rank::new(24, 0)), Mix::Same.place(Rank::new(8, 0))), (1.0, 0.0));
+        assert_eq!(
+            (Mix::Same.place(Rank::new(24, 0)), Mix::Same.place(Rank::new(8, 0))),
+            (1.0, 0.0)
+        );
     }
 }

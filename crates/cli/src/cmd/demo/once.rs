@@ -9,9 +9,9 @@ use tokio::time::Instant;
 use super::super::progress::Progress;
 use super::super::{Error, Format, print};
 use super::lane::{POLICIES, Stage};
-use super::{failed, runtime};
 use super::load::{self, Fate, OBJECTIVE, PATIENCE, Record, Wanted};
 use super::service::{CAPACITY, MEAN, WORKERS};
+use super::{failed, runtime};
 
 /// Offered load as a multiple of what the service can do, how long a policy may take to settle, and
 /// how long is counted: 20 seconds in all, most of them where something happens.
@@ -99,7 +99,9 @@ pub(crate) fn run(format: Format) -> Result<(), Error> {
     }
     progress.wipe();
     match format {
-        Format::Json => print(scores.iter().map(|score| format!("{}\n", score.json())).collect::<String>()),
+        Format::Json => {
+            print(scores.iter().map(|score| format!("{}\n", score.json())).collect::<String>())
+        }
         Format::Text => print(table(&scores)),
     }
 }
@@ -163,8 +165,7 @@ fn table(scores: &[Score]) -> String {
         }
         text += "\n";
     }
-    text
-        + "\ngood/s: answered in time.  p99: of what was not refused.  \
+    text + "\ngood/s: answered in time.  p99: of what was not refused.  \
            top ¼: answered in time, of the most important quarter\n\
            (at 5 × that quarter alone is more than the service can do: at most 80 %).\n"
 }

@@ -51,7 +51,9 @@ fn answer(show: &Arc<Show>, request: &Request<Incoming>) -> Answer {
             text(StatusCode::FORBIDDEN, "a page of another site may change nothing here\n")
         }
         (&Method::POST, "/set") => match show.set(query) {
-            Ok(controls) => with_type(text(StatusCode::OK, controls.to_string()), "application/json"),
+            Ok(controls) => {
+                with_type(text(StatusCode::OK, controls.to_string()), "application/json")
+            }
             Err(problem) => text(StatusCode::BAD_REQUEST, problem),
         },
         (&Method::GET, "/") => page(include_str!("demo.html").as_bytes(), HTML, false),
