@@ -11,7 +11,7 @@ const Tide = (() => {
   function theme(wanted) {
     const system = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
     root.dataset.theme = wanted || localStorage.getItem("theme") || system;
-    charts.forEach((chart) => chart.draw());
+    charts.forEach(redraw);
   }
 
   function themeButton(button) {
@@ -26,6 +26,43 @@ const Tide = (() => {
     });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { theme(); show(); });
     show();
+  }
+
+  // === drawing ===
+
+  // Charts are drawn when the browser has time, those in view alone, a few per frame: a slow machine
+  // skips pictures and not clicks.
+  const BUDGET = 25;
+  const dirty = new Set();
+  let awaited = false;
+  const seen = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) target.dataset.seen = isIntersecting ? "yes" : "";
+    if (dirty.size) wake();
+  }, { rootMargin: "200px" });
+
+  function redraw(chart) {
+    dirty.add(chart);
+    wake();
+  }
+
+  function wake() {
+    if (awaited) return;
+    awaited = true;
+    requestAnimationFrame(() => {
+      awaited = false;
+      const begin = performance.now();
+      for (const chart of [...dirty].filter((one) => one.element.dataset.seen)) {
+        dirty.delete(chart);
+        chart.draw();
+        if (performance.now() - begin > BUDGET) break;
+      }
+      if ([...dirty].some((one) => one.element.dataset.seen)) setTimeout(wake, BUDGET);
+    });
+  }
+
+  function enlist(chart) {
+    charts.add(chart);
+    seen.observe(chart.element);
   }
 
   // === charts ===
@@ -61,7 +98,7 @@ const Tide = (() => {
       Object.assign(this, { element, title, unit, series, span, limit, ceiling });
       this.times = [];
       this.values = series.map(() => []);
-      charts.add(this);
+      enlist(this);
     }
 
     // A series that was not known before.
@@ -77,7 +114,7 @@ const Tide = (() => {
         this.times.shift();
         this.values.forEach((list) => list.shift());
       }
-      this.draw();
+      redraw(this);
     }
 
     draw() {
@@ -109,7 +146,13 @@ const Tide = (() => {
       this.times = [];
       this.columns = [];
       this.cursors = [];
-      charts.add(this);
+      enlist(this);
+    }
+
+    // Another takes its place.
+    end() {
+      charts.delete(this);
+      dirty.delete(this);
     }
 
     // `values`: success of each row from 0 to 1, or null; `cursor`: from 0 to `rows`, or null.
@@ -122,7 +165,7 @@ const Tide = (() => {
         this.columns.shift();
         this.cursors.shift();
       }
-      this.draw();
+      redraw(this);
     }
 
     draw() {

@@ -115,6 +115,7 @@ function showHeat(time, state, then) {
   if (heatRows !== id) {
     heatRows = id;
     const labels = single ? cells.map((_, n) => (n % 4 === 0 ? `${keys[0]}, user ${n}/16` : "")) : keys.map((key) => `rank ${key}`);
+    if (heat) heat.end();
     heat = new Tide.Heat(at("heat"), { title: "Served, of those served or refused", rows: cells.length, labels });
   }
   const success = cells.map((cell) => (cell.served + cell.refused > 0 ? cell.served / (cell.served + cell.refused) : null));
