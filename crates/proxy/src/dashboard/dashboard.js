@@ -91,7 +91,7 @@ function showRates(time, state, then, seconds) {
   }
   reasons.push(time, reasons.series.map((one) => rate(nowBy[one.name] || 0, thenBy[one.name] || 0)));
   const verdict = at("verdict");
-  const [kind, words] = refused > 0.5 ? ["warn", "▲ overload: the least important are refused"] : ["good", "● no overload"];
+  const [kind, words] = refused > 0.5 ? ["warn", "▲ overload"] : ["good", "● no overload"];
   verdict.className = `verdict ${kind}`;
   Tide.text(verdict, state.draining ? "◼ ending" : words);
   showHeat(time, state, then);

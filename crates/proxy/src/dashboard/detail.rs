@@ -54,13 +54,15 @@ impl Detail {
             }
             Event::Pool { credits, .. } => self.credits = Some(credits),
             Event::Window { caller, credits: 0 } => drop(self.windows.remove(&caller)),
-            Event::Window { caller, credits } => {
-                if self.windows.len() < MOST_CALLERS || self.windows.contains_key(&caller) {
-                    self.windows.insert(caller, credits);
-                }
+            Event::Window { caller, credits } if self.has_room_for(caller) => {
+                self.windows.insert(caller, credits);
             }
             _ => {}
         }
+    }
+
+    fn has_room_for(&self, caller: CallerId) -> bool {
+        self.windows.len() < MOST_CALLERS || self.windows.contains_key(&caller)
     }
 
     /// Another policy: what the last one had is no more.

@@ -58,7 +58,7 @@ class Lane {
     for (const name of ["goodput", "offered", "success_top_quarter", "p99_ms"]) this.card.dataset[name] = lane[name];
     this.say("policy", lane.policy);
     this.say("goodput", `${Math.round(lane.goodput)}/s`);
-    this.say("p99", lane.p99_ms >= 1000 ? "> 1000 ms" : Tide.ms(lane.p99_ms));
+    this.say("p99", lane.p99_ms >= 1000 ? "> 1 s" : Tide.ms(lane.p99_ms));
     this.say("top", Tide.percent(lane.success_top_quarter));
     this.say("refused", `${Math.round(lane.refused)}/s`);
     this.say("gave_up", `${Math.round(lane.gave_up)}/s`);
