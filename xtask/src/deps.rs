@@ -24,12 +24,19 @@ const LICENCES: &[&str] = &[
 
 /// Crates that may come in several versions, with the reason and when it ends.
 const DUPLICATES: &[(&str, &str)] = &[
+    ("darling", BUILD),
+    ("darling_core", BUILD),
+    ("darling_macro", BUILD),
     (
         "hashbrown",
         "petgraph 0.8, which prost-build generates an example's code with, has an older one",
     ),
-    ("syn", "protox, which an example's code is generated with, has an older one"),
+    ("syn", BUILD),
 ];
+
+/// Only for the build of the dashboard, never in what is shipped.
+const BUILD: &str = "plotly, which carries the dashboard's charts, and serde_with, which it uses, derive with \
+                     different versions; ends when plotly follows";
 
 /// All that the core may depend on: everybody who uses it gets these too.
 const CORE: &[&str] = &["serde", "toml"];

@@ -32,9 +32,13 @@ pub(crate) fn provide(needs: &[Need], asked: bool) -> Result {
     }
 }
 
-/// The same where the user can do without: what may not be installed is left missing.
-pub(crate) fn provide_if_allowed(needs: &[Need], asked: bool) -> Result {
-    if asked || is_root() { provide(needs, asked) } else { Ok(()) }
+/// Installs what is missing of `needs` if that is allowed. What cannot be installed is done without.
+pub(crate) fn offer(needs: &[Need], asked: bool) {
+    if (asked || is_root())
+        && let Err(why) = provide(needs, true)
+    {
+        println!("not installed: {why}");
+    }
 }
 
 #[derive(Debug, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http::header::{CONTENT_TYPE, LOCATION};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -21,6 +21,7 @@ use tokio::net::TcpListener;
 
 use crate::body::ProxyBody;
 use crate::config::Percent;
+use crate::dashboard;
 use crate::log::unix_ms;
 use crate::refusals;
 use crate::server::Shared;
@@ -49,9 +50,9 @@ pub(crate) async fn serve(shared: Arc<Shared>, listener: TcpListener) {
     }
 }
 
-async fn answer(shared: &Shared, request: Request<Incoming>, peer: SocketAddr) -> Answer {
+async fn answer(shared: &Arc<Shared>, request: Request<Incoming>, peer: SocketAddr) -> Answer {
     if matches!(*request.method(), Method::GET | Method::HEAD) {
-        return look(shared, request.uri());
+        return look(shared, &request);
     }
     let changes = ["/enforce", "/shadow", "/shadow/promote"];
     if !changes.contains(&request.uri().path()) {
@@ -64,9 +65,14 @@ async fn answer(shared: &Shared, request: Request<Incoming>, peer: SocketAddr) -
 }
 
 /// Pages that change nothing.
-fn look(shared: &Shared, uri: &Uri) -> Answer {
+fn look(shared: &Arc<Shared>, request: &Request<Incoming>) -> Answer {
+    let uri = request.uri();
+    if let Some(page) = dashboard::answer(shared, uri.path()) {
+        return page;
+    }
     let query = uri.query().unwrap_or_default();
     match uri.path() {
+        "/" if dashboard::is_browser(request.headers()) => to_dashboard(),
         "/" => text(StatusCode::OK, PAGES),
         "/healthz" => text(StatusCode::OK, "ok\n"),
         // Overload is no reason to be taken out: the others would get the load.
@@ -78,6 +84,7 @@ fn look(shared: &Shared, uri: &Uri) -> Answer {
         }
         "/state" => as_json(&shared.snapshot().json()),
         "/config" => with_type(text(StatusCode::OK, shared.file().to_toml()), "application/toml"),
+        "/policy" => as_json(&dashboard::meaning::parameters(&shared.file())),
         "/enforce" => as_json(&shared.enforcement()),
         "/shadow" => as_json(&shared.sideline.report(shared.gate.now())),
         "/refusals" => match number(query, "limit", refusals::KEPT) {
@@ -174,6 +181,8 @@ const PAGES: &str = "\
 /explain  ?business=0..63&user=0..65535&deadline=50ms: what would happen to such a request now
 /refusals the latest refusals, newest first (?limit=N)
 /config   the configuration in force
+/policy   the gate's parameters, with what each means
+/dashboard  all of it as a page
 /enforce  how much is enforced; POST ?percent=0..100 changes it, DELETE goes back to the file
 /shadow   how a candidate compares; POST a [gate] block begins, DELETE ends, POST /shadow/promote takes it
 Changes need `authorization: Bearer TOKEN`.
@@ -264,6 +273,12 @@ fn wanted(query: &str, now: Instant) -> Result<Context, String> {
     }
     context.rank = Rank::new(business, user);
     Ok(context)
+}
+
+fn to_dashboard() -> Answer {
+    let mut answer = text(StatusCode::FOUND, "/dashboard\n");
+    answer.headers_mut().insert(LOCATION, HeaderValue::from_static("/dashboard"));
+    answer
 }
 
 fn as_json(value: &Value) -> Answer {

@@ -13,6 +13,8 @@ use tidegate_core::{Instant, Outcome, Span};
 use tidegate_driver::Slot;
 
 use crate::sideline::Probe;
+use tokio::sync::mpsc;
+
 use crate::upstream::Call;
 use crate::worker::Worker;
 
@@ -27,6 +29,8 @@ pub(crate) enum ProxyBody {
     },
     /// Our own words.
     Text(Option<Bytes>),
+    /// Pieces as they come, for a page that is open.
+    Events(mpsc::Receiver<Bytes>),
 }
 
 impl ProxyBody {
@@ -65,6 +69,9 @@ impl Body for ProxyBody {
         let (body, held) = match self.get_mut() {
             Self::Answer { body, held } => (body, held),
             Self::Text(text) => return Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
+            Self::Events(events) => {
+                return events.poll_recv(cx).map(|event| event.map(|event| Ok(Frame::data(event))));
+            }
         };
         let frame = Pin::new(&mut *body).poll_frame(cx);
         match &frame {
@@ -80,12 +87,14 @@ impl Body for ProxyBody {
         match self {
             Self::Answer { body, .. } => body.is_end_stream(),
             Self::Text(text) => text.is_none(),
+            Self::Events(_) => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Answer { body, .. } => body.size_hint(),
+            Self::Events(_) => SizeHint::default(),
             Self::Text(text) => SizeHint::with_exact(text.as_ref().map_or(0, Bytes::len) as u64),
         }
     }

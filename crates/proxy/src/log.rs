@@ -17,6 +17,8 @@ pub enum Log {
     Text,
     /// For programs: one JSON object per line with `unix_ms` and `message`.
     Json,
+    /// Not at all: for programs that show themselves what happens.
+    None,
 }
 
 impl Log {
@@ -26,6 +28,7 @@ impl Log {
         let _ = match self {
             Self::Text => writeln!(io::stderr(), "tidegate: {line}"),
             Self::Json => writeln!(io::stderr(), "{}", as_json(unix_ms(), line)),
+            Self::None => Ok(()),
         };
     }
 }
@@ -44,6 +47,7 @@ impl Display for Log {
         f.write_str(match self {
             Self::Text => "text",
             Self::Json => "json",
+            Self::None => "none",
         })
     }
 }
@@ -54,7 +58,8 @@ impl FromStr for Log {
         match text {
             "text" => Ok(Self::Text),
             "json" => Ok(Self::Json),
-            _ => Err("text or json".to_owned()),
+            "none" => Ok(Self::None),
+            _ => Err("text, json or none".to_owned()),
         }
     }
 }

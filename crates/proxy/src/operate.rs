@@ -150,6 +150,7 @@ impl Shared {
                 Ok(())
             })
             .map_err(wrong)?;
+        self.watch.forget();
         self.sideline.reconfigure(self.gate.now(), config).map_err(wrong)
     }
 

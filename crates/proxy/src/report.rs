@@ -1,13 +1,16 @@
 //! The numbers as text: Prometheus for machines that collect, JSON for whoever looks.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use tidegate_core::objective::Because;
-use tidegate_core::{Criticality, Gate, Instant, Reason, Span};
+use tidegate_core::{CallerId, Criticality, Cursor, Gate, Instant, Reason, Span, Workflow};
+use tidegate_http::wire::Names;
 
 use crate::config::Percent;
+use crate::dashboard::detail::Detail;
 use crate::health::Peer;
 use crate::metrics::{Counters, Histogram, Metrics, OUTCOMES, REASONS};
 
@@ -15,6 +18,12 @@ use crate::metrics::{Counters, Histogram, Metrics, OUTCOMES, REASONS};
 #[derive(Debug)]
 pub(crate) struct Snapshot<'a> {
     pub(crate) metrics: Metrics,
+    pub(crate) detail: Detail,
+    pub(crate) names: &'a Names,
+    /// How long upstreams take to answer, the slowest thread's view, by address.
+    pub(crate) latencies: BTreeMap<String, Span>,
+    /// For how long the process has served.
+    pub(crate) uptime: Span,
     pub(crate) counters: &'a Counters,
     pub(crate) level: Level,
     pub(crate) enforce: Percent,
@@ -33,6 +42,9 @@ pub(crate) struct Level {
     pub(crate) predicted_wait: Span,
     /// Of policies that have one, and why it is that.
     pub(crate) objective: Option<(Span, Because)>,
+    pub(crate) policy: &'static str,
+    /// The last rank let in, while ranks are cut.
+    pub(crate) cursor: Option<Cursor>,
 }
 
 impl Level {
@@ -44,6 +56,9 @@ impl Level {
             delay: gate.delay(now),
             predicted_wait: gate.backlog().predicted_wait(),
             objective: gate.objective(),
+            policy: gate.admission().name(),
+            // A copy, as asking is counted.
+            cursor: gate.clone().feedback(now, CallerId::default(), Workflow::NONE).last,
         }
     }
 }
@@ -88,6 +103,12 @@ impl Snapshot<'_> {
         page.gauge("tidegate_enforce", help, f64::from(self.enforce.get()) / 100.0);
         let help = "1 if the process is about to end.";
         page.gauge("tidegate_draining", help, u8::from(self.draining));
+        let help = "Credits that callers have or may get; 0 without such a policy.";
+        page.gauge("tidegate_credits", help, self.detail.credits.unwrap_or(0));
+        let help = "Ranks let in, from 0 to 64: the business rank, and the part of it by user.";
+        page.gauge("tidegate_cursor", help, cursor(level.cursor));
+        let help = "Seconds since the process began to serve.";
+        page.gauge("tidegate_uptime_seconds", help, self.uptime.as_secs_f64());
         let help = "Client connections open.";
         page.gauge("tidegate_connections", help, counters.connections.get());
         let help = "Connections that have changed their protocol.";
@@ -154,7 +175,7 @@ impl Snapshot<'_> {
             "connections": counters.connections.get(),
             "tunnels": counters.tunnels.get(),
             "upstream_failures": failures,
-            "upstreams": self.peers.iter().map(|peer| peer.report(self.now)).collect::<Vec<_>>(),
+            "upstreams": self.peers.iter().map(|peer| self.upstream(peer)).collect::<Vec<_>>(),
         });
         if let Some((objective, because)) = level.objective {
             state["objective_seconds"] = objective.as_secs_f64().into();
@@ -163,7 +184,20 @@ impl Snapshot<'_> {
         for (name, _, count) in plain_counters(counters, metrics) {
             state[name] = count.into();
         }
+        state["policy"] = level.policy.into();
+        state["cursor"] = cursor(level.cursor).into();
+        let last = level.cursor.and_then(Cursor::last);
+        state["last_rank"] = last.map(|rank| json!([rank.business(), rank.user()])).into();
+        state["uptime_seconds"] = self.uptime.as_secs_f64().into();
+        self.detail.tell(&mut state, self.names);
         state
+    }
+
+    fn upstream(&self, peer: &Peer) -> Value {
+        let mut report = peer.report(self.now);
+        let latency = self.latencies.get(&peer.address().to_string());
+        report["latency_seconds"] = latency.map(|latency| latency.as_secs_f64()).into();
+        report
     }
 }
 
@@ -197,6 +231,11 @@ fn upstream_failures(counters: &Counters) -> [(&'static str, u64); 3] {
     ]
 }
 
+/// A cursor as one number: how many of the 64 business ranks it lets in. All if there is none.
+fn cursor(cursor: Option<Cursor>) -> f64 {
+    cursor.map_or(64.0, |cursor| f64::from(cursor.ranks()) / 65536.0)
+}
+
 /// Reasons that occurred.
 fn reasons(counts: &[u64; REASONS]) -> Value {
     Reason::ALL
@@ -209,7 +248,9 @@ fn reasons(counts: &[u64; REASONS]) -> Value {
 }
 
 fn histogram(histogram: &Histogram) -> Value {
-    json!({ "count": histogram.count(), "sum": histogram.sum() })
+    let buckets: Vec<_> =
+        histogram.cumulative().map(|(us, n)| json!([us as f64 / 1e6, n])).collect();
+    json!({ "count": histogram.count(), "sum": histogram.sum(), "buckets": buckets })
 }
 
 /// A page of metrics.

@@ -1,6 +1,7 @@
 //! Threads, start and end: [`Server`] binds, runs until it is told to end, and lets what is inside
 //! finish. [`Handle`] tells it so.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use tidegate_core::admission::{AdmissionConfig, TideConfig};
 use tidegate_core::objective::Objective;
 use tidegate_core::rng::Rng;
 use tidegate_core::slots::SlotsConfig;
-use tidegate_core::{Gate, Instant};
+use tidegate_core::{Gate, Instant, Span};
 use tidegate_driver::{Clock, Monotonic, SharedGate, unix_time};
 use tidegate_http::wire::Names;
 use tokio::net::TcpListener;
@@ -92,6 +93,7 @@ pub(crate) struct Shared {
     pub(crate) sideline: Arc<Sideline>,
     pub(crate) names: Names,
     clock: Monotonic,
+    begun: Instant,
     pub(crate) watch: Watch,
     counters: Arc<Counters>,
     workers: Vec<Arc<Worker>>,
@@ -189,6 +191,7 @@ impl Server {
             sideline,
             names: names.clone(),
             clock,
+            begun: clock.now(),
             counters,
             phase: watch::Sender::new(Phase::Open),
             peers,
@@ -262,6 +265,11 @@ impl Handle {
         self.shared.admin
     }
 
+    /// What `/state` says.
+    pub fn state(&self) -> serde_json::Value {
+        self.shared.snapshot().json()
+    }
+
     /// Accepts no more, finishes what is inside, then ends. The second time, ends at once.
     pub fn stop(&self) {
         self.shared.stop();
@@ -292,6 +300,10 @@ impl Shared {
         let now = self.gate.now();
         Snapshot {
             metrics,
+            detail: self.watch.detail(),
+            names: &self.names,
+            latencies: self.latencies(),
+            uptime: now.since(self.begun),
             counters: &self.counters,
             level: self.read(|gate| Level::of(gate, now)),
             enforce: self.sideline.percent(),
@@ -299,6 +311,20 @@ impl Shared {
             peers: self.peers.all(),
             now,
         }
+    }
+
+    /// How long upstreams take to answer, as the slowest thread sees it.
+    fn latencies(&self) -> BTreeMap<String, Span> {
+        let mut all = BTreeMap::<String, Span>::new();
+        for worker in &self.workers {
+            for upstream in worker.settings().upstreams.list() {
+                if let (address, Some(latency)) = upstream.latency() {
+                    let known = all.entry(address).or_default();
+                    *known = latency.max(*known);
+                }
+            }
+        }
+        all
     }
 
     fn stop(&self) {

@@ -332,6 +332,11 @@ impl Upstream {
         Self { peer, lane: Mutex::new(lane) }
     }
 
+    /// Its address, and how long its answers take.
+    pub(crate) fn latency(&self) -> (String, Option<Span>) {
+        (self.peer.address().to_string(), self.lane().load.latency())
+    }
+
     fn lane(&self) -> MutexGuard<'_, Lane> {
         lock(&self.lane)
     }

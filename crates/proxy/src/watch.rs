@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate_core::{Criticality, Instant, Span};
 use tidegate_driver::SharedGate;
 
+use crate::dashboard::detail::Detail;
 use crate::metrics::{BANDS, Metrics};
 use crate::refusals::Refusals;
 use crate::sideline::{Sideline, Told};
@@ -24,6 +25,7 @@ pub(crate) struct Watch {
 #[derive(Debug, Default)]
 struct State {
     metrics: Metrics,
+    detail: Detail,
     refusals: Refusals,
     overload: Overload,
 }
@@ -45,9 +47,10 @@ impl Watch {
             (events.drain().map(told).collect::<Vec<_>>(), events.lost())
         });
         let (told, lost_aside) = self.sideline.drain();
-        let State { metrics, refusals, overload } = &mut *state;
+        let State { metrics, detail, refusals, overload } = &mut *state;
         for Told { at, event, enforced } in events.into_iter().chain(told) {
             metrics.count(&event, enforced);
+            detail.count(&event);
             refusals.note(at, &event, enforced);
         }
         metrics.lost = lost + lost_aside;
@@ -58,6 +61,16 @@ impl Watch {
     pub(crate) fn metrics(&self) -> (Metrics, Option<Line>) {
         let line = self.collect();
         (self.lock().metrics.clone(), line)
+    }
+
+    /// The finer numbers, as of the last time they were counted.
+    pub(crate) fn detail(&self) -> Detail {
+        self.lock().detail.clone()
+    }
+
+    /// Another policy begins: what belonged to the last one is no more.
+    pub(crate) fn forget(&self) {
+        self.lock().detail.forget();
     }
 
     /// Looks at the latest refusals.

@@ -44,7 +44,7 @@ pub(crate) struct Proxy {
     #[arg(long, value_name = "FILE")]
     admin_token_file: Option<String>,
     /// How lines for operators are written.
-    #[arg(long, value_name = "text|json")]
+    #[arg(long, value_name = "text|json|none")]
     log: Option<Log>,
     /// TOML with the blocks `[proxy]` and `[gate]`; flags go before what it says.
     #[arg(long, value_name = "FILE")]
