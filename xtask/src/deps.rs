@@ -23,7 +23,10 @@ const LICENCES: &[&str] = &[
 ];
 
 /// Crates that may come in several versions, with the reason and when it ends.
-const DUPLICATES: &[(&str, &str)] = &[];
+const DUPLICATES: &[(&str, &str)] = &[(
+    "hashbrown",
+    "governor, which only a comparison of buckets uses, is a version behind indexmap; until its next release",
+)];
 
 /// All that the core may depend on: everybody who uses it gets these too.
 const CORE: &[&str] = &["serde", "toml"];
