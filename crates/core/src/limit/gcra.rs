@@ -68,14 +68,12 @@ impl Gcra {
         }
     }
 
-    /// What `cost` tokens are in time, rounded up. A cost that is no number is more than there is.
+    /// What `cost` tokens are in time, rounded up, but a whole burst is no more than there can be. A
+    /// cost that is no number is.
     pub fn price(&self, cost: f64) -> Result<u64, Shortage> {
-        let price = (cost * self.interval as f64).ceil();
-        if (0.0..=self.most as f64).contains(&price) {
-            Ok(price as u64)
-        } else {
-            Err(Shortage::Never)
-        }
+        let units = cost * self.interval as f64;
+        let fits = units >= 0.0 && units.floor() <= self.most as f64;
+        if fits { Ok((units.ceil() as u64).min(self.most)) } else { Err(Shortage::Never) }
     }
 
     /// The word after `cost` tokens were charged, owed up to `debt` where there are too few.
