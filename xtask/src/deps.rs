@@ -29,7 +29,7 @@ const DUPLICATES: &[(&str, &str)] = &[
     ("darling_macro", BUILD),
     (
         "hashbrown",
-        "petgraph 0.8, which prost-build generates an example's code with, has an older one",
+        "petgraph, with which an example's code is generated, and governor, a peer in a bench, have older ones",
     ),
     ("syn", BUILD),
 ];

@@ -170,10 +170,7 @@ fn fields_of(value: &toml::Value, above: &mut Vec<String>, found: &mut Vec<Vec<S
 
 fn take(table: &mut toml::Table, path: &[String]) -> Option<toml::Value> {
     let (last, blocks) = path.split_last()?;
-    let (first, rest) = match blocks.split_first() {
-        None => return table.remove(last),
-        Some(blocks) => blocks,
-    };
+    let Some((first, rest)) = blocks.split_first() else { return table.remove(last) };
     let mut value = table.get_mut(first)?;
     for block in rest {
         value = match value {

@@ -223,13 +223,12 @@ impl Bucket {
         assert!(self.interval >= 1 && self.most >= 1, "a limit is some time and some tokens");
     }
 
-    /// What `cost` tokens are in time, rounded up. A cost that is no number is more than there is.
+    /// What `cost` tokens are in time, rounded up, but a whole burst is no more than there can be. A
+    /// cost that is no number is.
     fn price(&self, cost: f64) -> Result<i64, Shortage> {
-        if cost.is_nan() || cost < 0.0 {
-            return Err(Shortage::Never);
-        }
-        let units = self.units(cost);
-        if units > self.most { Err(Shortage::Never) } else { Ok(units) }
+        let units = cost * self.interval as f64;
+        let fits = units >= 0.0 && units.floor() <= self.most as f64;
+        if fits { Ok(self.units(cost).min(self.most)) } else { Err(Shortage::Never) }
     }
 
     fn units(&self, cost: f64) -> i64 {

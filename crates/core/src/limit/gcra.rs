@@ -14,7 +14,8 @@
 use super::bucket::{FRACTION, Limit, Shortage};
 use crate::time::{Instant, Span};
 
-/// The terms of a bucket that is one word. Words count from `origin` in 1/64 ns, for nine years.
+/// The terms of a bucket that is one word. Words count from `origin` in 1/64 ns, for nine years;
+/// after that nothing passes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gcra {
     limit: Limit,
@@ -44,7 +45,7 @@ impl Gcra {
         let clock = self.clock(now);
         let from = word.max(clock);
         if from - clock < self.room {
-            return Ok(from.saturating_add(self.interval));
+            return Ok(from.wrapping_add(self.interval));
         }
         // Never, if less than a whole token fits.
         let next = from.saturating_add(self.interval);
@@ -67,14 +68,12 @@ impl Gcra {
         }
     }
 
-    /// What `cost` tokens are in time, rounded up. A cost that is no number is more than there is.
+    /// What `cost` tokens are in time, rounded up, but a whole burst is no more than there can be. A
+    /// cost that is no number is.
     pub fn price(&self, cost: f64) -> Result<u64, Shortage> {
-        let price = (cost * self.interval as f64).ceil();
-        if (0.0..=self.most as f64).contains(&price) {
-            Ok(price as u64)
-        } else {
-            Err(Shortage::Never)
-        }
+        let units = cost * self.interval as f64;
+        let fits = units >= 0.0 && units.floor() <= self.most as f64;
+        if fits { Ok((units.ceil() as u64).min(self.most)) } else { Err(Shortage::Never) }
     }
 
     /// The word after `cost` tokens were charged, owed up to `debt` where there are too few.
@@ -124,8 +123,8 @@ impl Gcra {
     /// `now` in the unit of words.
     #[inline]
     fn clock(&self, now: Instant) -> u64 {
-        // Saturating, in fewer instructions than a multiplication that is checked.
-        now.since(self.origin).as_nanos().min(u64::MAX / FRACTION) << FRACTION.ilog2()
+        // After nine years this begins anew at zero, where every word is in the future: nothing passes.
+        now.since(self.origin).as_nanos() << FRACTION.ilog2()
     }
 
     fn moment(&self, units: u64) -> Instant {

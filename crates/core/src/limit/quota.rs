@@ -235,13 +235,12 @@ impl Limiter for Quotas {
         }
         let actual = self.config.unit.amount(cost, self.config.factor);
         let Some(account) = self.account(now, context.workflow) else { return };
-        let settle = |bucket: &mut Bucket| {
+        let own = account.bands[context.rank.criticality().index()].as_mut();
+        let guarantee = account.guarantee.as_mut().filter(|_| receipt.to == GUARANTEED);
+        for bucket in [Some(&mut account.whole), own, guarantee].into_iter().flatten() {
             let burst = bucket.limit().burst;
             bucket.settle_cost(now, receipt.paid, actual, burst);
-        };
-        settle(&mut account.whole);
-        account.bands[context.rank.criticality().index()].as_mut().map(settle);
-        account.guarantee.as_mut().filter(|_| receipt.to == GUARANTEED).map(settle);
+        }
     }
 
     fn name_workflows(&mut self, number: &mut dyn FnMut(&str) -> Workflow) {

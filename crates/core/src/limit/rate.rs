@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::bucket::{Limit, Shortage};
+use super::bucket::Limit;
 use super::heavy::HeavyHitters;
 use super::keyed::Keyed;
 use super::{Ask, LimitConfig, Limiter, Receipt, Unit, check_factor, refusal};
@@ -58,9 +58,6 @@ impl Limiter for RateLimit {
             Ok(()) => Ok(Receipt { paid, to: 0 }),
             Err(shortage) => {
                 let missing = paid - self.buckets.tokens(now, key);
-                // Rounding alone makes a whole burst too much.
-                let shortage =
-                    if shortage == Shortage::Never { Shortage::Until(now) } else { shortage };
                 Err(refusal(now, self.config.limit(), missing, shortage))
             }
         }

@@ -282,7 +282,6 @@ mod tests {
         tree
     }
 
-    const SEARCH: u16 = 2;
     const ALICE: u16 = 3;
     const ADS: u16 = 4;
     const CAROL: u16 = 5;
@@ -354,7 +353,6 @@ mod tests {
                 tree.invariants();
             }
             prop_assert!(passed as f64 <= 100.0 * now as f64 / 1e3 + 20.0 + 1.0);
-            let _ = SEARCH;
         }
     }
 }
