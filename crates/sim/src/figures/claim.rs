@@ -57,6 +57,8 @@ pub enum Unit {
     Rate,
     /// A ratio of two numbers.
     Times,
+    /// A number of things.
+    Count,
 }
 
 impl Unit {
@@ -68,6 +70,7 @@ impl Unit {
             Self::Millis => format!("{value:.0} ms"),
             Self::Rate => format!("{value:.0}/s"),
             Self::Times => format!("{value:.3}×"),
+            Self::Count => format!("{value:.0}"),
         }
     }
 }

@@ -18,8 +18,18 @@ mod breakwater_6;
 mod breakwater_7;
 mod dagor_6;
 mod dagor_8;
+mod shares_faults;
+mod shares_split;
 mod sre_retries;
 mod sre_throttling;
+mod srtm;
+mod srtm_4;
+mod srtm_5;
+mod srtm_6;
+mod srtm_7;
+mod srtm_8;
+mod srtm_9;
+mod srtm_table_1;
 mod testbed;
 mod tide_rank;
 
@@ -44,7 +54,7 @@ pub struct Figure {
 }
 
 /// All figures, in the order in which they are told and made.
-pub const ALL: [Figure; 10] = [
+pub const ALL: [Figure; 19] = [
     breakwater_1::FIGURE,
     breakwater_3::FIGURE,
     breakwater_4::FIGURE,
@@ -55,6 +65,15 @@ pub const ALL: [Figure; 10] = [
     dagor_8::FIGURE,
     sre_throttling::FIGURE,
     sre_retries::FIGURE,
+    srtm_4::FIGURE,
+    srtm_5::FIGURE,
+    srtm_6::FIGURE,
+    srtm_7::FIGURE,
+    srtm_8::FIGURE,
+    srtm_9::FIGURE,
+    srtm_table_1::FIGURE,
+    shares_split::FIGURE,
+    shares_faults::FIGURE,
 ];
 
 /// What came of making a figure.
@@ -91,7 +110,7 @@ impl Outcome {
         let mut out = format!("{}: {}\n{}\n\n", figure.name, figure.title, figure.source);
         out += &claim::table(&self.claims);
         if !self.notes.is_empty() {
-            out += "\ntuned for most goodput:\n";
+            out += "\nchosen:\n";
         }
         for note in &self.notes {
             out += &format!("  {note}\n");
