@@ -115,8 +115,8 @@ fn chart(runs: &[Run], shifts: &[Vec<Vec<f64>>]) -> Chart {
             let here = runs.iter().filter(|run| run.load == load);
             Line::new(&name, here.map(|run| (f64::from(run.nodes), value(run))).collect())
         };
-        lines.push(line(format!("measured, load {load}"), |run| run.measured));
-        lines.push(line(format!("exact, load {load}"), |run| run.exact));
+        lines.push(line(format!("load {load}"), |run| run.measured));
+        lines.push(line(format!("exact {load}"), |run| run.exact));
     }
     let share = |(name, rates): (&str, &Vec<Vec<f64>>)| {
         let point = |(step, rates): (usize, &Vec<f64>)| (step as f64 / 10.0, rates[3]);
@@ -135,7 +135,7 @@ fn chart(runs: &[Run], shifts: &[Vec<Vec<f64>>]) -> Chart {
                 title: format!("load moves to a node at {SHIFT_S} s"),
                 x: Axis::linear("time, s"),
                 y: Axis::linear("its share, tokens/s"),
-                lines: ["ours", "the paper's form"].into_iter().zip(shifts).map(share).collect(),
+                lines: ["ours", "paper's form"].into_iter().zip(shifts).map(share).collect(),
             },
         ],
     }

@@ -13,7 +13,7 @@ use crate::broker::traffic::{Pattern, Topic};
 
 pub(super) const FIGURE: Figure = Figure {
     name: "srtm-4",
-    title: "A topic of 6,000 publishers on one to six brokers",
+    title: "6,000 publishers on one to six brokers",
     source: "SRTM §VI-A, Figure 4",
     make,
 };
