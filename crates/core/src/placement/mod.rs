@@ -7,9 +7,9 @@
 //! be; *correlation-awareness*, publishers that send together go to different brokers, so that bursts
 //! are cut as buckets are.
 //!
-//! Read in this order: [`quota`](quotas) says how much each broker gets; [`deal`] which publishers;
+//! Read in this order: [`quotas`] says how much each broker gets; [`deal()`] which publishers;
 //! [`Fitting`] is the paper's search by measurement; [`replay`] predicts what a measurement
-//! would show; [`Planner`] plans with it and measures to verify; [`moves`] changes a placement
+//! would show; [`Planner`] plans with it and measures to verify; [`moves()`] changes a placement
 //! when loads shift. None of them measures or moves anything itself: they say what to try, and are
 //! told what came of it.
 

@@ -44,6 +44,8 @@ pub struct Planner {
     error: f64,
     /// Plans use more brokers than this.
     failed: usize,
+    /// What failed verification, with its measured and predicted tails, if it was nearest.
+    nearest: Option<(Span, Placement, Vec<Option<Span>>)>,
     rounds: u32,
     state: State,
 }
@@ -85,6 +87,7 @@ impl Planner {
             rooms,
             error: 1.0,
             failed: 0,
+            nearest: None,
             rounds: 0,
             state: State::Measure,
         };
@@ -143,12 +146,23 @@ impl Planner {
         self.error = self.error.min(self.config.distrust);
         if !lost && !met {
             self.failed = self.placement.used().len();
+            if self.nearest.as_ref().is_none_or(|nearest| worst < nearest.0) {
+                self.nearest = Some((worst, self.placement.clone(), self.predicted.clone()));
+            }
         }
         if lost || (!met && self.rounds < 2) {
             self.plan();
         }
         if met || self.rounds >= 2 {
             self.state = State::Done { met };
+        }
+        // Of two that failed, the better one stays, unless a broker of it has gone.
+        if let State::Done { met: false } = self.state
+            && let Some((_, placement, predicted)) = self.nearest.take()
+            && !placement.used().iter().any(|at| self.gone[*at])
+            && !lost
+        {
+            (self.placement, self.predicted) = (placement, predicted);
         }
     }
 

@@ -4,13 +4,14 @@
 //! collects each broker's mean rate and largest backlog and divides
 //!
 //! 1. the rate in proportion to mean rates,
-//! 2. the burst in proportion to largest backlogs (to rates, while nobody has any).
+//! 2. the burst in proportion to largest backlogs.
 //!
-//! Ours is the same with three differences. There is no barrier: targets follow from what is known,
+//! Ours is the same with these differences. There is no barrier: targets follow from what is known,
 //! and a silent node counts as it last said until its lease is over (SRTM's code waits for every
 //! broker, papers.md 8.2). Nobody is skipped for being idle: what is divided here comes on top of a
 //! safe share that everyone has. And nothing moves for noise: targets stay until a load has left what
-//! they were made for by more than a tolerance, or is known from twice as long a past.
+//! they were made for by more than a tolerance, or is known from twice as long a past; and bursts go by
+//! rates as long as backlogs do not clearly say otherwise, for a largest value scatters widely.
 //!
 //! This only says where to go. [`Granter`](super::Granter) sees to it that the way there is safe.
 
@@ -80,7 +81,7 @@ impl Adaptor {
             let Load { rate, backlog, .. } = node.basis;
             weights.push(Weight { rate: rate.millionths(), burst: backlog });
         }
-        if weights.iter().all(|weight| weight.burst == 0) {
+        if self.config.alike(&weights) {
             weights.iter_mut().for_each(|weight| weight.burst = weight.rate);
         }
         let by = |weight: fn(&Weight) -> u64| weights.iter().map(weight).collect::<Vec<_>>();
@@ -102,7 +103,9 @@ pub struct AdaptorConfig {
     /// moves shares less often; less follows noise. Default 0.1 by judgement: three standard errors
     /// of a hundred messages a second over ten seconds.
     pub rate_tolerance: f64,
-    /// The same for the largest backlog, which scatters more. Default 0.5.
+    /// The same for the largest backlog, which scatters more; and how far backlogs may be from what
+    /// rates let expect for bursts to go by rates. Default 0.5 by measurement: the largest backlog in
+    /// ten seconds of a thousand messages a second scatters by a fifth.
     pub burst_tolerance: f64,
 }
 
@@ -116,6 +119,16 @@ impl AdaptorConfig {
     pub fn validate(&self, problems: &mut Problems) {
         problems.range("rate_tolerance", self.rate_tolerance, 0.0, 10.0);
         problems.range("burst_tolerance", self.burst_tolerance, 0.0, 10.0);
+    }
+
+    /// Whether every backlog is what its node's rate lets expect, or nobody has any.
+    fn alike(&self, weights: &[Weight]) -> bool {
+        let sum = |of: fn(&Weight) -> u64| weights.iter().map(|at| of(at) as f64).sum::<f64>();
+        let (rates, backlogs) = (sum(|at| at.rate), sum(|at| at.burst));
+        weights.iter().all(|at| {
+            let expected = backlogs * at.rate as f64 / rates.max(1.0);
+            (at.burst as f64 - expected).abs() <= self.burst_tolerance * expected
+        })
     }
 
     /// Whether targets made for `basis` are no longer right for `load`.

@@ -1,6 +1,6 @@
 //! Distributed limits: one agreement (rate, burst), enforced by many nodes without asking anyone.
 //!
-//! Read in this order: [`split`] divides a whole exactly; [`History`] is what a node knows of its own
+//! Read in this order: [`split()`] divides a whole exactly; [`History`] is what a node knows of its own
 //! load; [`Adaptor`] turns the loads of all nodes into targets; [`Granter`] (one, at the control
 //! plane) and [`Holder`] (one per node) move from one division to the next by leases, such that the
 //! shares in use never exceed the whole.

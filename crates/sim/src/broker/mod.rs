@@ -53,7 +53,7 @@ impl Default for Model {
             wake: Span::from_micros(18),
             read: Span::from_micros(7),
             forward: Span::from_micros(8),
-            // So that one broker just serves groups of five, as in SRTM's Table I.
+            // By judgement: two hops over one switch. The paper gives none.
             network: Span::from_micros(50),
         }
     }
@@ -339,7 +339,7 @@ mod tests {
         assert_eq!(micros(&served), [18 + 21 + 8, 1_008, 2_008]);
     }
 
-    /// Issue of record: 60 k/s of single messages, 119 k/s in batches of ten.
+    /// 60 k/s of single messages, 119 k/s in batches of ten: SRTM's Figures 6b and 6d.
     #[test]
     fn capacity_depends_on_the_batch() {
         for (batch, capacity) in [(1, 60_606.0), (10, 119_048.0)] {

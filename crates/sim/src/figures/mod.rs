@@ -32,8 +32,18 @@ mod sre_attempts;
 mod sre_criticality;
 mod sre_layers;
 mod sre_quotas;
+mod shares_faults;
+mod shares_split;
 mod sre_retries;
 mod sre_throttling;
+mod srtm;
+mod srtm_4;
+mod srtm_5;
+mod srtm_6;
+mod srtm_7;
+mod srtm_8;
+mod srtm_9;
+mod srtm_table_1;
 mod testbed;
 mod three_hops;
 mod tide_callers;
@@ -89,6 +99,15 @@ pub const ALL: &[Figure] = &[
     three_hops::FIGURE,
     ignoring::FIGURE,
     sre_quotas::FIGURE,
+    srtm_4::FIGURE,
+    srtm_5::FIGURE,
+    srtm_6::FIGURE,
+    srtm_7::FIGURE,
+    srtm_8::FIGURE,
+    srtm_9::FIGURE,
+    srtm_table_1::FIGURE,
+    shares_split::FIGURE,
+    shares_faults::FIGURE,
 ];
 
 /// What came of making a figure.
@@ -127,7 +146,7 @@ impl Outcome {
         let mut out = format!("{}: {}\n{}\n\n", figure.name, figure.title, figure.source);
         out += &claim::table(&self.claims);
         if !self.notes.is_empty() {
-            out += "\ntuned for most goodput:\n";
+            out += "\nchosen:\n";
         }
         for note in &self.notes {
             out += &format!("  {note}\n");
