@@ -61,8 +61,8 @@ fn number(text: &str, label: &str) -> u64 {
     let line = text.lines().find(|line| line.contains(label));
     let line = line.unwrap_or_else(|| panic!("{label} in {text}"));
     let digits = |text: &str| {
-        let words = text.split(|c: char| !c.is_ascii_digit());
-        words.filter(|word| !word.is_empty()).next_back().map(|word| word.parse().expect("digits"))
+        let mut words = text.split(|c: char| !c.is_ascii_digit());
+        words.rfind(|word| !word.is_empty()).map(|word| word.parse().expect("digits"))
     };
     let (before, after) = line.split_once(label).expect("found above");
     let first = after.split(',').next().unwrap_or_default();

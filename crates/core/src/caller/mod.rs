@@ -48,6 +48,10 @@ pub use breaker::BreakerConfig;
 pub use config::CallerConfig;
 pub use ejection::EjectionConfig;
 
+/// Longest pause before another attempt, whatever the callee asks for: a call without a deadline must
+/// not hang on somebody's `Retry-After` for a year.
+const LONGEST_PAUSE: Span = Span::from_secs(60);
+
 /// What a driver of a caller must do.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CallAction {
@@ -676,6 +680,7 @@ impl Caller {
             Advice::Later(asked) => self.config.retry.pause(attempt, asked, &mut self.rng),
         };
         let may = attempt < self.config.retry.attempts
+            && pause <= LONGEST_PAUSE
             && now + pause < call.context.deadline
             && self.budget.withdraw();
         self.events.push(now, || Event::Retry { attempt, allowed: may });

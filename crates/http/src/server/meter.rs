@@ -9,7 +9,7 @@
 //!    polls was CPU in those, smoothed, turns the time of the others into CPU: a thread that was
 //!    preempted, or that blocks, does not count as work.
 //! 3. Every second the sum is compared with what the process has used. The ratio of the two scales
-//!    every cost of the next second, so that what is spent outside of handlers is borne by all in
+//!    every cost from then on, so that what is spent outside of handlers is borne by all in
 //!    proportion, and the sum of all costs is the CPU time of the process.
 //!
 //! There is one meter per process, as there is one CPU time of it.
@@ -24,13 +24,16 @@ use tidegate_core::{Cost, Span};
 const ONE_IN: u64 = 64;
 /// Time between two comparisons with the process's clock.
 const EVERY: Span = Span::from_secs(1);
-/// Weight of the latest second. A change of load is followed within three.
+/// Weight of the latest second in the scale. A change of load is followed within three.
 const GAIN: f64 = 0.5;
+/// What is left of the samples of a second after another one: the ratio rests on some five seconds,
+/// since in one there may be few.
+const FADES: f64 = 0.8;
 /// Less CPU than this in a second, in polls or in all, is not compared: too little to know.
 const LEAST: Span = Span::from_millis(1);
 /// Bounds of the scale. Handlers that do next to nothing take a tenth of what their requests cost; a
 /// process that works on something else all the time must not bill its few requests for it.
-const SCALE: (f64, f64) = (0.5, 32.0);
+const SCALE: (f64, f64) = (0.1, 32.0);
 
 /// Clocks of CPU time.
 pub trait CpuClocks: std::fmt::Debug + Send + Sync {
@@ -92,8 +95,8 @@ pub struct Meter {
     requests: AtomicU64,
     /// Time and CPU time in polls of requests that were sampled, since the last comparison.
     sampled: (AtomicU64, AtomicU64),
-    /// CPU time in polls of all requests, as estimated before scaling, since the last comparison.
-    spent: AtomicU64,
+    /// Time in polls of all others since then.
+    unsampled: AtomicU64,
     /// CPU per time in polls, and CPU of the process per CPU in polls: bits of `f64`.
     ratio: AtomicU64,
     scale: AtomicU64,
@@ -104,9 +107,10 @@ pub struct Meter {
 struct Comparison {
     at: Instant,
     process: Span,
-    /// Whether a ratio and a scale were ever measured; the first counts in full.
-    ratio_known: bool,
-    scale_known: bool,
+    /// Time and CPU time of samples so far, in nanoseconds, the older the less.
+    samples: (f64, f64),
+    /// Whether a scale was ever measured; the first counts in full.
+    known: bool,
 }
 
 impl Meter {
@@ -115,15 +119,15 @@ impl Meter {
         let last = Comparison {
             at: clocks.now(),
             process: clocks.process(),
-            ratio_known: false,
-            scale_known: false,
+            samples: (0.0, 0.0),
+            known: false,
         };
         let one = || AtomicU64::new(1f64.to_bits());
         Self {
             clocks: Box::new(clocks),
             requests: AtomicU64::new(0),
             sampled: Default::default(),
-            spent: AtomicU64::new(0),
+            unsampled: AtomicU64::new(0),
             ratio: one(),
             scale: one(),
             last: Mutex::new(last),
@@ -165,9 +169,11 @@ impl Meter {
                 self.sampled.1.fetch_add(cpu.as_nanos(), Ordering::Relaxed);
                 cpu
             }
-            None => metered.time.scale(load(&self.ratio)),
+            None => {
+                self.unsampled.fetch_add(metered.time.as_nanos(), Ordering::Relaxed);
+                metered.time.scale(load(&self.ratio))
+            }
         };
-        self.spent.fetch_add(cpu.as_nanos(), Ordering::Relaxed);
         metered.ended.into_iter().for_each(|now| self.compare(now));
         Cost::from(cpu.scale(load(&self.scale)).max(Span::from_nanos(1)))
     }
@@ -186,16 +192,25 @@ impl Meter {
         let process = self.clocks.process();
         let used = process.saturating_sub(last.process);
         (last.at, last.process) = (now, process);
-        let take = |sum: &AtomicU64| Span::from_nanos(sum.swap(0, Ordering::Relaxed));
-        let (time, cpu, spent) = (take(&self.sampled.0), take(&self.sampled.1), take(&self.spent));
-        if time > Span::ZERO && cpu > Span::ZERO {
-            let ratio = cpu.as_secs_f64() / time.as_secs_f64();
-            blend(&self.ratio, ratio.min(1.0), &mut last.ratio_known);
+        let take = |sum: &AtomicU64| sum.swap(0, Ordering::Relaxed) as f64;
+        let (time, cpu, others) =
+            (take(&self.sampled.0), take(&self.sampled.1), take(&self.unsampled));
+        let (times, cpus) = last.samples;
+        last.samples = (times * FADES + time, cpus * FADES + cpu);
+        let ratio = match last.samples {
+            (times, cpus) if times > 0.0 && cpus > 0.0 => (cpus / times).min(1.0),
+            _ => load(&self.ratio),
+        };
+        // By the ratio that will be used, so that an error of it does not show in the sum.
+        let spent = cpu + others * ratio;
+        let least = LEAST.as_nanos() as f64;
+        if used >= LEAST && spent >= least {
+            let scale = (used.as_nanos() as f64 / spent).clamp(SCALE.0, SCALE.1);
+            let before = load(&self.scale) * load(&self.ratio) / ratio;
+            let gain = if std::mem::replace(&mut last.known, true) { GAIN } else { 1.0 };
+            store(&self.scale, (before + gain * (scale - before)).clamp(SCALE.0, SCALE.1));
         }
-        if used >= LEAST && spent >= LEAST {
-            let scale = used.as_secs_f64() / spent.as_secs_f64();
-            blend(&self.scale, scale.clamp(SCALE.0, SCALE.1), &mut last.scale_known);
-        }
+        store(&self.ratio, ratio);
     }
 }
 
@@ -218,10 +233,8 @@ fn load(bits: &AtomicU64) -> f64 {
     f64::from_bits(bits.load(Ordering::Relaxed))
 }
 
-fn blend(bits: &AtomicU64, value: f64, known: &mut bool) {
-    let gain = if std::mem::replace(known, true) { GAIN } else { 1.0 };
-    let blended = load(bits) + gain * (value - load(bits));
-    bits.store(blended.to_bits(), Ordering::Relaxed);
+fn store(bits: &AtomicU64, value: f64) {
+    bits.store(value.to_bits(), Ordering::Relaxed);
 }
 
 #[cfg(test)]
