@@ -1,4 +1,4 @@
-//! The project's chores: `cargo xtask test | tidy | bench | fuzz`.
+//! The project's chores: `cargo xtask test | tidy | bench | fuzz | soak`.
 
 #![allow(clippy::disallowed_methods, reason = "a tool for people: it measures real time")]
 
@@ -7,6 +7,7 @@ mod deps;
 mod fuzz;
 mod install;
 mod run;
+mod soak;
 mod spdx;
 mod test;
 mod tidy;
@@ -22,6 +23,8 @@ Usage: cargo xtask COMMAND
   bench [--format json] [--install] [FILTER]
                            instructions per operation, counted by callgrind (release profile)
   fuzz SECS                property tests on ever more random cases for about SECS seconds
+  soak [SECS]              the sidecar at twice its capacity, 600 seconds unless told otherwise: memory
+                           and open files must not grow
 ";
 
 fn main() -> ExitCode {
@@ -37,6 +40,11 @@ fn main() -> ExitCode {
         },
         ["fuzz", secs] => match secs.parse() {
             Ok(secs) => fuzz::fuzz(secs),
+            Err(_) => return usage(),
+        },
+        ["soak"] => soak::soak(600),
+        ["soak", secs] => match secs.parse() {
+            Ok(secs) => soak::soak(secs),
             Err(_) => return usage(),
         },
         ["--help" | "-h" | "help"] => {
