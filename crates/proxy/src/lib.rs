@@ -34,6 +34,7 @@ mod metrics;
 mod model;
 mod operate;
 mod orca;
+mod outbound;
 mod refusals;
 mod report;
 mod server;
