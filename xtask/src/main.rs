@@ -1,4 +1,4 @@
-//! The project's chores: `cargo xtask test | tidy | bench | peers | fuzz`.
+//! The project's chores: `cargo xtask test | tidy | bench | peers | fuzz | soak`.
 
 #![allow(clippy::disallowed_methods, reason = "a tool for people: it measures real time")]
 
@@ -8,6 +8,7 @@ mod fuzz;
 mod install;
 mod peers;
 mod run;
+mod soak;
 mod spdx;
 mod test;
 mod tidy;
@@ -26,6 +27,8 @@ Usage: cargo xtask COMMAND
                            ours beside others on this machine; NAME is proxy, overload, tasks,
                            rpc or http
   fuzz SECS                property tests on ever more random cases for about SECS seconds
+  soak [SECS]              the sidecar at twice its capacity, 600 seconds unless told otherwise: memory
+                           and open files must not grow
 ";
 
 fn main() -> ExitCode {
@@ -43,6 +46,11 @@ fn main() -> ExitCode {
         ["peers", name, "--format", "json"] => peers::peers(name, true),
         ["fuzz", secs] => match secs.parse() {
             Ok(secs) => fuzz::fuzz(secs),
+            Err(_) => return usage(),
+        },
+        ["soak"] => soak::soak(600),
+        ["soak", secs] => match secs.parse() {
+            Ok(secs) => soak::soak(secs),
             Err(_) => return usage(),
         },
         ["--help" | "-h" | "help"] => {

@@ -168,6 +168,16 @@ fn json(text: &str) -> serde_json::Value {
 }
 
 #[test]
+fn the_schema_is_json_and_knows_the_policies() {
+    let (code, out, _) = tidegate(&["config", "schema"], "");
+    assert_eq!(code, 0);
+    let schema: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    let kinds = &schema["properties"]["gate"]["properties"]["admission"]["oneOf"];
+    let kinds = kinds.as_array().expect("a list");
+    assert!(kinds.iter().any(|kind| kind["properties"]["policy"]["const"] == "tide"), "{out}");
+}
+
+#[test]
 fn a_sidecar_that_cannot_start_says_why() {
     let (code, _, err) = tidegate(&["proxy", "--listen", "127.0.0.1:0"], "");
     assert_eq!(code, 2);
@@ -175,6 +185,18 @@ fn a_sidecar_that_cannot_start_says_why() {
     let (code, _, err) = tidegate(&["proxy", "--upstream", "ftp://a"], "");
     assert_eq!(code, 2);
     assert!(err.contains("not a URL of HTTP"), "{err}");
+    for (flags, part) in [
+        (&["--enforce", "110%"][..], "0% to 100%"),
+        (&["--enforce", "10%", "--observe"], "cannot be used with"),
+        (&["--log", "xml"], "text or json"),
+        (&["--admin-token-file", "no/such/file"], "no/such/file"),
+    ] {
+        let start = ["proxy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+        let args: Vec<&str> =
+            start.iter().chain(&["--upstream", "http://a"]).chain(flags).copied().collect();
+        let (code, _, err) = tidegate(&args, "");
+        assert!(code != 0 && err.contains(part), "{flags:?}: {err}");
+    }
     let wrong = "[proxy]\ntrust = 'all'\nidle_timeout = '0s'\n[gate]\nqueue_limit = 0\n";
     let (code, _, err) = tidegate(&["proxy", "--upstream", "http://a", "--config", "-"], wrong);
     assert_eq!(code, 2);

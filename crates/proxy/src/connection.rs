@@ -26,7 +26,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -347,12 +347,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 
 /// What an HTTP/2 client says first (RFC 9113, 3.4), and no HTTP/1.1 request begins with.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Pause between two looks at a preface that comes in pieces, which hardly any does.
-const PEEK_PAUSE: Duration = Duration::from_millis(1);
+/// Pauses between looks at a preface that comes in pieces, which hardly any does: the first, and the
+/// longest, to which they double.
+const PEEK_PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 
 /// The version that the client begins with; its bytes stay to be read.
 async fn spoken_on(stream: &TcpStream) -> io::Result<Version> {
     let mut begin = [0; PREFACE.len()];
+    let (mut pause, longest) = PEEK_PAUSES;
     loop {
         let length = stream.peek(&mut begin).await?;
         if length == 0 {
@@ -364,6 +366,11 @@ async fn spoken_on(stream: &TcpStream) -> io::Result<Version> {
         if length == PREFACE.len() {
             return Ok(Version::Two);
         }
-        sleep(PEEK_PAUSE).await;
+        // What was peeked at hides the end behind it.
+        if stream.ready(Interest::READABLE).await?.is_read_closed() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(longest);
     }
 }

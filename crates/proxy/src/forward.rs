@@ -16,10 +16,10 @@ use tidegate_http::wire::{self, Refusal};
 use crate::body::{Entry, Held, Place, ProxyBody};
 use crate::config::{self, Percent, Trust};
 use crate::headers;
-use crate::orca;
 use crate::upload::Upload;
 use crate::upstream::{Call, Failure};
 use crate::worker::{Settings, Worker};
+use crate::{orca, outbound};
 
 type Answer = Response<ProxyBody>;
 
@@ -135,7 +135,6 @@ async fn forward(
     entry: Entry,
 ) -> Answer {
     let context = &asked.context;
-    let now = worker.gate.now();
     let scheme = settings.upstreams.scheme();
     let version = scheme.version();
     // HTTP/2 has other means for that, and no service speaks them without TLS.
@@ -149,20 +148,27 @@ async fn forward(
         return plain(StatusCode::BAD_REQUEST, "the request names no host\n");
     }
     // The rank it has here is the one it keeps: calls that the service makes for it can pass it on.
-    let passed_on = wire::write_context(&context.inherit(), now, &worker.names);
+    let (own, sent) = match outbound::leave(settings.outbound.as_ref(), context).await {
+        Ok(left) => left,
+        // Nothing was asked of the service: the entry is dropped.
+        Err(rejection) => return refuse(worker, settings, &rejection, asked),
+    };
+    let now = worker.gate.now();
+    let passed_on = wire::write_context(&own, now, &worker.names);
     request.headers_mut().insert(wire::CONTEXT, passed_on);
     let limit =
         (context.deadline != Instant::FAR).then(|| Duration::from(context.deadline.since(now)));
     let patience = settings.body_timeout.into();
     let request = request.map(|body| Upload::new(body, patience));
     match settings.upstreams.send(now, request, limit).await {
-        Ok((response, call)) => match client {
-            Some(client) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+        Ok((response, call)) => match (client, sent.answered(&response)) {
+            (Some(client), ()) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 tunnel(worker, client, response, call, entry)
             }
             _ => answer(worker, response, call, entry),
         },
         Err(failure) => {
+            sent.failed();
             // A slow client says nothing about the service: the entry is dropped.
             if !matches!(failure, Failure::Slow) {
                 entry.finish(worker.gate.now(), Outcome::Fail);

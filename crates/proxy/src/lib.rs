@@ -35,6 +35,7 @@ mod metrics;
 mod model;
 mod operate;
 mod orca;
+mod outbound;
 pub mod reference;
 mod refusals;
 mod report;

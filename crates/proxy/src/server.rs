@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 use std::{fmt, fs, io, thread};
@@ -28,11 +28,12 @@ use crate::health::{self, Peers};
 use crate::log::Log;
 use crate::metrics::Counters;
 use crate::operate::{self, Token};
+use crate::outbound;
 use crate::report::{Level, Snapshot};
 use crate::sideline::Sideline;
 use crate::tls::Tls;
 use crate::watch::{Line, Watch};
-use crate::worker::{self, Phase, Tools, Worker};
+use crate::worker::{self, Links, Phase, Tools, Worker};
 
 /// Longest time between two looks at the gate. Its log of events holds 65,536; at four per request
 /// that is 800,000 requests per second.
@@ -103,8 +104,7 @@ pub(crate) struct Shared {
     pub(crate) enforce: Mutex<Option<Percent>>,
     pub(crate) token: Mutex<Option<Token>>,
     pub(crate) peers: Peers,
-    /// Towards upstreams.
-    tls: Mutex<Option<Arc<ClientConfig>>>,
+    links: Mutex<Links>,
     log: Log,
     source: Option<Source>,
     listen: SocketAddr,
@@ -170,6 +170,9 @@ impl Server {
         ));
         let tls = Tls::new(&file.proxy).map_err(StartError::Config)?;
         let peers = Peers::default();
+        let outbound = outbound::build(&file.caller, clock, seeds.next_u64())
+            .map_err(|error| StartError::Config(error.to_string()))?;
+        let links = Links { tls, outbound };
         let tools = Tools {
             gate: gate.clone(),
             sideline: Arc::clone(&sideline),
@@ -182,7 +185,7 @@ impl Server {
         };
         let workers = listeners.iter().map(|_| {
             let tools = Tools { seed: seeds.next_u64(), ..tools.clone() };
-            Worker::new(tools, &file.proxy, &tls)
+            Worker::new(tools, &file.proxy, &links)
         });
         let shared = Shared {
             watch: Watch::new(gate.clone(), Arc::clone(&sideline)),
@@ -195,7 +198,7 @@ impl Server {
             counters,
             phase: watch::Sender::new(Phase::Open),
             peers,
-            tls: Mutex::new(tls.client),
+            links: Mutex::new(links),
             log: file.proxy.log,
             file: Mutex::new(file),
             enforce: Mutex::new(None),
@@ -291,7 +294,11 @@ impl Shared {
     }
 
     pub(crate) fn tls(&self) -> Option<Arc<ClientConfig>> {
-        self.tls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.links().tls.client.clone()
+    }
+
+    fn links(&self) -> MutexGuard<'_, Links> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot<'_> {
@@ -394,13 +401,20 @@ impl Shared {
         check_upstreams(&file)?;
         let token = operate::token(&file)?;
         let tls = Tls::new(&file.proxy).map_err(StartError::Config)?;
+        let outbound = match file.caller == current.caller {
+            true => self.links().outbound.clone(),
+            false => outbound::build(&file.caller, self.clock, self.clock.now().as_nanos())
+                .map_err(|error| StartError::Config(error.to_string()))?,
+        };
+        // The last that can fail; from here on everything is taken.
         self.reconfigure(&file.gate)?;
+        let links = Links { tls, outbound };
         *self.token.lock().unwrap_or_else(PoisonError::into_inner) = token;
         for worker in &self.workers {
-            worker.reconfigure(&file.proxy, &tls);
+            worker.reconfigure(&file.proxy, &links);
         }
         self.peers.keep(|address| file.proxy.addresses().any(|used| used == address));
-        *self.tls.lock().unwrap_or_else(PoisonError::into_inner) = tls.client;
+        *self.links() = links;
         *current = file;
         drop(current);
         self.apply_enforcement();

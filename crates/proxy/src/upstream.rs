@@ -217,23 +217,28 @@ impl Upstreams {
 
     /// Upstreams to try, the best first: of the first group with room two drawn at random, the less
     /// loaded of them; then others of that group; then those of the groups after it.
-    fn order(&self, now: Instant) -> Vec<&Arc<Upstream>> {
+    fn order(&self, now: Instant) -> impl Iterator<Item = &Arc<Upstream>> {
+        let mut order = [None; MOST_TRIED];
         if let [only] = &*self.list {
-            return vec![only];
+            order[0] = Some(only);
+        } else {
+            self.fill(&mut order, now);
         }
+        order.into_iter().flatten()
+    }
+
+    fn fill<'a>(&'a self, order: &mut [Option<&'a Arc<Upstream>>; MOST_TRIED], now: Instant) {
         let first = self.group(now);
-        let mut order = Vec::with_capacity(MOST_TRIED);
+        let mut places = order.iter_mut();
         for group in self.groups.iter().cycle().skip(first).take(self.groups.len()) {
             let members = &self.list[group.members.clone()];
             let usable: Vec<_> = health::usable(members, |upstream| &upstream.peer, now).collect();
             let chosen = self.choose(&usable, now);
-            let rest = usable.iter().cycle().skip(chosen).take(usable.len());
-            order.extend(rest.take(MOST_TRIED - order.len()));
-            if order.len() == MOST_TRIED {
-                break;
+            for upstream in usable.iter().cycle().skip(chosen).take(usable.len()) {
+                let Some(place) = places.next() else { return };
+                *place = Some(*upstream);
             }
         }
-        order
     }
 
     /// The first group that has room and somebody who is well; if none has, the least full.

@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tidegate_core::{Instant, Span};
-use tidegate_driver::SharedGate;
+use tidegate_driver::{SharedCaller, SharedGate};
 use tidegate_http::wire::Names;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{mpsc, watch};
@@ -69,6 +69,8 @@ pub(crate) struct Settings {
     pub(crate) trust: Trust,
     pub(crate) ranks: Ranks,
     pub(crate) upstreams: Upstreams,
+    /// The throttle before them; none if everything is sent.
+    pub(crate) outbound: Option<SharedCaller>,
     pub(crate) tls: Option<Arc<ServerConfig>>,
     pub(crate) connections: ConnectionsConfig,
     pub(crate) header_timeout: Span,
@@ -80,7 +82,7 @@ pub(crate) struct Settings {
 impl Settings {
     fn new(
         config: &ProxyConfig,
-        tls: &Tls,
+        Links { tls, outbound }: &Links,
         before: &[Arc<Upstream>],
         peers: &Peers,
         (threads, secret, seed): (usize, [u8; 16], u64),
@@ -91,6 +93,7 @@ impl Settings {
             trust,
             ranks: Ranks::new(config, secret),
             upstreams: Upstreams::new(config, tls.client.clone(), before, peers, (now, seed)),
+            outbound: outbound.clone(),
             tls: tls.server.clone(),
             connections: config.connections.clone(),
             header_timeout,
@@ -99,6 +102,13 @@ impl Settings {
             stream_after,
         }
     }
+}
+
+/// How others are reached.
+#[derive(Clone, Debug)]
+pub(crate) struct Links {
+    pub(crate) tls: Tls,
+    pub(crate) outbound: Option<SharedCaller>,
 }
 
 /// What a worker is made of.
@@ -116,10 +126,10 @@ pub(crate) struct Tools {
 
 impl Worker {
     /// One of as many threads as there are `tools` of.
-    pub(crate) fn new(tools: Tools, config: &ProxyConfig, tls: &Tls) -> Self {
+    pub(crate) fn new(tools: Tools, config: &ProxyConfig, links: &Links) -> Self {
         let Tools { gate, sideline, names, counters, peers, threads, secret, seed } = tools;
         let now = gate.now();
-        let settings = Settings::new(config, tls, &[], &peers, (threads, secret, seed), now);
+        let settings = Settings::new(config, links, &[], &peers, (threads, secret, seed), now);
         Self {
             gate,
             sideline,
@@ -139,10 +149,10 @@ impl Worker {
     }
 
     /// Requests from now on go by `config`; those on their way keep what they have.
-    pub(crate) fn reconfigure(&self, config: &ProxyConfig, tls: &Tls) {
+    pub(crate) fn reconfigure(&self, config: &ProxyConfig, links: &Links) {
         let (before, now) = (self.settings(), self.gate.now());
         let own = (self.threads, self.secret, self.seed ^ now.as_nanos());
-        let settings = Settings::new(config, tls, before.upstreams.list(), &self.peers, own, now);
+        let settings = Settings::new(config, links, before.upstreams.list(), &self.peers, own, now);
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 

@@ -108,7 +108,7 @@ fn clients_speak_tls_and_choose_the_version() {
     assert!(get(&mut silent).ends_with("behind"));
     let answer = get(&mut TcpStream::connect(address).expect("it listens"));
     assert!(!answer.contains("200"), "{answer}");
-    assert_eq!(sidecar.state()["tls_failures"], 1);
+    sidecar.wait_for("a failure", |state| state["tls_failures"] == 1);
 }
 
 #[test]

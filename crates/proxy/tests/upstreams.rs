@@ -163,3 +163,34 @@ fn workflows_share_fairly() {
     let last = order.iter().rposition(|tenant| tenant == "modest").expect("it was served");
     assert!(last <= 5, "fifo would have served the modest last: {order:?}");
 }
+
+/// An upstream with a gate of its own says how much it takes, and gets no more.
+#[test]
+fn what_leaves_follows_the_gate_behind() {
+    let barrier = Barrier::default();
+    let held = barrier.clone();
+    let upstream = Upstream::start(move |request| {
+        if request.first.contains("/held") {
+            held.pass();
+        }
+        // One credit: one request at a time.
+        "HTTP/1.1 200 OK\r\noverload-feedback: n=1, i=\"a\", v=1, x=60000\r\ncontent-length: 0\r\n\r\n"
+            .to_owned()
+    });
+    let config = "[caller]\nhold_limit = 1\nhold_time = '30s'\n[caller.throttle]\nthrottle = 'credit'\n\
+                  [gate.admission]\npolicy = 'open'\n[gate.slots]\nslots = 'fixed'\ncount = 8\n";
+    let sidecar = Sidecar::start(config, &[upstream.address]);
+    assert_eq!(sidecar.client().get("/", "").status(), 200, "the first learns of the gate");
+    let mut clients: Vec<Client> = (0..2).map(|_| sidecar.client()).collect();
+    clients[0].send("GET /held HTTP/1.1\r\nhost: a\r\n\r\n");
+    sidecar.wait_for("one sent", |_| barrier.came() == 1);
+    clients[1].send("GET /held HTTP/1.1\r\nhost: a\r\n\r\n");
+    sidecar.wait_for("one held", |state| state["running"] == 2);
+    let reply = sidecar.client().get("/", "");
+    assert_eq!((reply.status(), barrier.came()), (503, 1), "{}", reply.text());
+    barrier.open();
+    for client in &mut clients {
+        assert_eq!(client.reply().status(), 200);
+    }
+    sidecar.wait_until_empty();
+}

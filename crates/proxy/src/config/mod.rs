@@ -35,7 +35,8 @@ pub struct File {
     /// Who may enter, who is next, how many at once.
     #[serde(with = "GateBlock")]
     pub gate: GateConfig,
-    /// For programs that call through the library; the sidecar itself does not use it.
+    /// What may leave towards upstreams that run a gate of their own; retries are for programs that
+    /// call through the library, as a sidecar sends nothing twice.
     pub caller: CallerConfig,
 }
 
