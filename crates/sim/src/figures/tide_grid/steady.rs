@@ -107,7 +107,7 @@ fn place(run: &Report) -> String {
 
 fn of_overload(runs: &Runs) -> Vec<Goal> {
     let mut most = Goal::at_least("overload: goodput, of capacity", Unit::Percent, 0.98).open();
-    let mut tail = Goal::at_most("overload: p99, of the SLO", Unit::Times, 1.0).open();
+    let mut tail = Goal::at_most("overload: p99, of the SLO", Unit::Times, 1.0);
     let what = "2×: first quarter of the ranks answered in time";
     let mut first = Goal::at_least(what, Unit::Percent, 0.995).open();
     for run in runs.of("tide") {
@@ -121,7 +121,7 @@ fn of_overload(runs: &Runs) -> Vec<Goal> {
 }
 
 fn of_calm(runs: &Runs) -> Goal {
-    let mut goal = Goal::at_most("0.9×: refused", Unit::Percent, 0.001).open();
+    let mut goal = Goal::at_most("0.9×: refused", Unit::Percent, 0.001);
     for run in &runs.0 {
         goal.point(place(run), run.drop_rate + run.local_reject_rate + run.expired_rate);
     }
@@ -134,7 +134,7 @@ fn of_others(runs: &Runs, others: &Runs) -> Vec<Goal> {
     let what = "overload: p99 ÷ the larger of breakwater's and 0.8 SLO";
     let mut tail = Goal::at_most(what, Unit::Times, 1.0).open();
     let what = "overload, ≤ 100 µs: dropped ÷ the larger of breakwater's and 1 %";
-    let mut drops = Goal::at_most(what, Unit::Times, 1.0).open();
+    let mut drops = Goal::at_most(what, Unit::Times, 1.0);
     for run in runs.of("tide") {
         let same = |other: &&Report| other.point == run.point;
         let rivals = others.0.iter().chain(runs.of("breakwater")).filter(same);
@@ -152,7 +152,7 @@ fn of_others(runs: &Runs, others: &Runs) -> Vec<Goal> {
 
 fn near_no_control(runs: &Runs) -> Goal {
     let what = "0.95×: goodput ÷ with no control";
-    let mut goal = Goal::at_least(what, Unit::Times, 0.999).open();
+    let mut goal = Goal::at_least(what, Unit::Times, 0.999);
     for run in runs.of("tide") {
         let open = runs.of("open").find(|open| open.point == run.point).expect("both were run");
         goal.point(place(run), run.goodput_rps / open.goodput_rps);
@@ -162,7 +162,7 @@ fn near_no_control(runs: &Runs) -> Goal {
 
 fn near_ideal(runs: &Runs) -> Goal {
     let what = "1.0× and 1.1×: goodput below ideal, of capacity";
-    let mut goal = Goal::at_most(what, Unit::Percent, 0.01).open();
+    let mut goal = Goal::at_most(what, Unit::Percent, 0.01);
     for run in runs.of("tide") {
         let ideal = runs.of("ideal").find(|ideal| ideal.point == run.point).expect("both were run");
         goal.point(place(run), goodput(ideal) - goodput(run));
