@@ -341,6 +341,24 @@ mod tests {
     }
 
     #[test]
+    fn who_tells_its_demand_is_granted_nothing_it_did_not_ask_for() {
+        let notified = |demand| {
+            let mut gate = gate(BreakwaterConfig { demand, ..BreakwaterConfig::default() });
+            // Caller 1 comes and goes, wants nothing more, and is told so; the queue stays empty.
+            let id = gate.arrive(micros(0), &from(1, 0)).unwrap();
+            gate.dispatch(micros(0));
+            while gate.poll().is_some() {}
+            gate.finish(micros(1), id, Outcome::Serve, Cost(1_000));
+            gate.on_report(micros(1), &from(1, 0));
+            gate.dispatch(micros(50));
+            let mut actions = std::iter::from_fn(|| gate.poll());
+            actions.any(|action| matches!(action, Action::Notify { .. }))
+        };
+        assert!(notified(Demand::Speculate), "it may have got new demand meanwhile");
+        assert!(!notified(Demand::Synchronise), "it would have said so");
+    }
+
+    #[test]
     fn waking_late_gives_the_same_pool_as_waking_exactly() {
         let run = |wakeups: &[u64]| {
             let mut gate = gate(BreakwaterConfig::default());

@@ -26,6 +26,9 @@ struct Trigger {
     what: &'static str,
     plan: Source,
     over_ms: f64,
+    /// How soon tide is back. The goal is ten seconds for all; without a gate a retry budget alone
+    /// takes 3, 13 and more than 12 s, so that less tells whether the gate does its part.
+    soon_ms: f64,
 }
 
 const TRIGGERS: [Trigger; 3] = [
@@ -36,6 +39,7 @@ const TRIGGERS: [Trigger; 3] = [
             text: include_str!("../../../../plans/metastable-retry.toml"),
         },
         over_ms: 2500.0,
+        soon_ms: 1500.0,
     },
     Trigger {
         what: "cold cache",
@@ -44,6 +48,7 @@ const TRIGGERS: [Trigger; 3] = [
             text: include_str!("../../../../plans/metastable-cache.toml"),
         },
         over_ms: 2001.0,
+        soon_ms: 5000.0,
     },
     Trigger {
         what: "slow capacity",
@@ -52,6 +57,7 @@ const TRIGGERS: [Trigger; 3] = [
             text: include_str!("../../../../plans/metastable-capacity.toml"),
         },
         over_ms: 6000.0,
+        soon_ms: 2000.0,
     },
 ];
 const POLICIES: [&str; 5] = ["tide", "breakwater", "codel", "open", "storm"];
@@ -124,10 +130,10 @@ fn claims_of(trigger: &Trigger, runs: &Runs) -> Vec<Claim> {
             0.5,
         ),
         Claim::at_most(
-            &say("tide, back to 95 % for good after"),
+            &say("tide, back to 95 % for good after (goal: 10 s)"),
             Unit::Millis,
             back("tide"),
-            BACK_MS,
+            trigger.soon_ms,
         ),
         Claim::at_most(
             &say("breakwater, back to 95 % for good after"),

@@ -21,7 +21,7 @@ pub(super) fn part(lab: &Lab<'_>) -> (Vec<Goal>, Vec<Chart>) {
         sets.push("workload.ranks=[\"uniform\",\"one\"]".to_owned());
         sets.push("workload.cost=[\"independent\",\"falling\"]".to_owned());
     } else {
-        sets.push("load=[0.9,1.2,2.0,4.0,10.0]".to_owned());
+        sets.push("load=[0.9,1.2,2.0,4.0]".to_owned());
     }
     let mut goals = Goals::new();
     for time in times {
