@@ -22,7 +22,9 @@ Usage: cargo xtask COMMAND
   tidy                     the house rules that are code, a part of `test`
   bench [--format json] [--install] [FILTER]
                            instructions per operation, counted by callgrind (release profile)
-  peers rpc                the native RPC beside redis-server, on this machine (release profile)
+  peers NAME [--format json]
+                           ours beside others on this machine; NAME is proxy, overload, tasks,
+                           http or rpc
   fuzz SECS                property tests on ever more random cases for about SECS seconds
 ";
 
@@ -37,7 +39,8 @@ fn main() -> ExitCode {
             Some(options) => bench::bench(&options),
             None => return usage(),
         },
-        ["peers", name] => peers::peers(name),
+        ["peers", name] => peers::peers(name, false),
+        ["peers", name, "--format", "json"] => peers::peers(name, true),
         ["fuzz", secs] => match secs.parse() {
             Ok(secs) => fuzz::fuzz(secs),
             Err(_) => return usage(),

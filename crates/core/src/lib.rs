@@ -47,6 +47,7 @@ pub mod gate;
 mod levels;
 mod list;
 pub mod meter;
+pub mod objective;
 pub mod rank;
 pub mod request;
 pub mod retry;

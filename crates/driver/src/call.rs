@@ -202,6 +202,29 @@ impl Call {
     }
 }
 
+impl Call {
+    /// When to ask for a [`hedge`](Self::hedge) of the attempt that is under way; none if it gets none.
+    pub fn hedge_at(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Sent => lock(&self.shared.state).caller.hedge_at(self.request),
+            Phase::Waiting(_) | Phase::Told(_) | Phase::Over => None,
+        }
+    }
+
+    /// A second call that may leave at once, if the caller allows it. Whichever is answered first is
+    /// taken, and the other one dropped.
+    pub fn hedge(&self) -> Option<Self> {
+        let Phase::Sent = self.phase else { return None };
+        self.shared.locked(|state, now, wakers| {
+            let hedge = state.caller.hedge(now, self.request);
+            let fate = state.drain(hedge, wakers);
+            let request = hedge?;
+            let phase = state.phase(request, fate);
+            Some(Self { shared: Arc::clone(&self.shared), request, phase })
+        })
+    }
+}
+
 impl Drop for Call {
     fn drop(&mut self) {
         let request = self.request;

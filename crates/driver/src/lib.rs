@@ -33,6 +33,7 @@ mod call;
 mod clock;
 pub mod context;
 mod guard;
+pub mod machine;
 mod names;
 mod notice;
 mod shared;

@@ -10,8 +10,10 @@ use tidegate_core::caller::CallerConfig;
 use tidegate_core::config::{self, ConfigError, Problems};
 use tidegate_core::gate::GateConfig;
 use tidegate_core::schedule::ScheduleConfig;
+use tidegate_core::signal::SignalsConfig;
 use tidegate_core::slots::{AdaptiveConfig, SlotsConfig};
 use tidegate_core::{Rank, Span};
+use tidegate_http::identity::EXEMPT;
 
 /// A whole file. What it leaves out has its default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -71,6 +73,7 @@ struct GateBlock {
     queue_limit: usize,
     degrade_delay: Span,
     retry_share: f64,
+    signals: SignalsConfig,
 }
 
 /// Parameters of the sidecar itself.
@@ -156,9 +159,6 @@ impl Rule {
             && self.path.as_ref().is_none_or(below)
     }
 }
-
-/// Paths that are served whatever the load.
-const EXEMPT: [&str; 5] = ["/healthz", "/livez", "/readyz", "/health", "/grpc.health.v1.Health/"];
 
 impl Default for ProxyConfig {
     fn default() -> Self {

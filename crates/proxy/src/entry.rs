@@ -6,12 +6,11 @@
 //! their address; what is found goes through the hash at once and is kept nowhere.
 
 use std::net::IpAddr;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use http::header::{AUTHORIZATION, COOKIE};
-use http::{HeaderMap, HeaderName, Request};
+use http::{HeaderName, Request};
 use tidegate_core::Rank;
 use tidegate_core::entry::{Entry, EntryConfig};
+use tidegate_http::identity;
 
 use crate::config::{ProxyConfig, Rule};
 
@@ -41,9 +40,7 @@ impl Ranks {
 
     /// Whether the gate is not asked about this path. One that ends in `/` stands for all below it.
     pub(crate) fn is_exempt(&self, path: &str) -> bool {
-        self.exempt.iter().any(|exempt| {
-            if exempt.ends_with('/') { path.starts_with(exempt) } else { path == exempt }
-        })
+        identity::is_exempt(&self.exempt, path)
     }
 
     /// The rank of a request from `peer`.
@@ -51,38 +48,10 @@ impl Ranks {
         let fits =
             self.rules.iter().find(|(rule, _)| rule.fits(request.method(), request.uri().path()));
         let action = fits.map_or("", |(_, name)| name);
-        let rank = |user: &[u8]| self.entry.rank(hour(), action, Some(user));
-        let headers = request.headers();
-        let verified = self.user_header.as_ref().and_then(|name| headers.get(name));
-        match (verified.or_else(|| headers.get(AUTHORIZATION)), session(headers), peer) {
-            (Some(user), _, _) => rank(user.as_bytes()),
-            (None, Some(session), _) => rank(session),
-            (None, None, IpAddr::V4(address)) => rank(&address.octets()),
-            (None, None, IpAddr::V6(address)) => rank(&address.octets()),
-        }
-    }
-}
-
-/// Cookies that tell users apart, by the names that frameworks give them.
-const SESSION_COOKIES: [&[u8]; 5] =
-    [b"session", b"sessionid", b"session_id", b"sid", b"JSESSIONID"];
-
-fn session(headers: &HeaderMap) -> Option<&[u8]> {
-    let cookies = headers.get_all(COOKIE).iter();
-    cookies
-        .flat_map(|cookies| cookies.as_bytes().split(|byte| *byte == b';'))
-        .filter_map(|pair| {
-            let pair = pair.trim_ascii();
-            let equals = pair.iter().position(|byte| *byte == b'=')?;
-            Some((&pair[..equals], &pair[equals + 1..]))
+        identity::with_user(request.headers(), self.user_header.as_ref(), Some(peer), |user| {
+            self.entry.rank(identity::hour(), action, user)
         })
-        .find(|(name, value)| SESSION_COOKIES.contains(name) && !value.is_empty())
-        .map(|(_, value)| value)
-}
-
-/// Hours since 1970 by the wall clock, which replicas share well enough.
-fn hour() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() / 3600)
+    }
 }
 
 #[cfg(test)]

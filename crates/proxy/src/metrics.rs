@@ -55,6 +55,8 @@ impl Metrics {
             | Event::Cursors { .. }
             | Event::Slots { .. }
             | Event::Retry { .. }
+            | Event::Objective { .. }
+            | Event::Endpoint { .. }
             | Event::Ignore(_) => {}
         }
     }

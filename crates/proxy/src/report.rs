@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
+use tidegate_core::objective::Because;
 use tidegate_core::{Criticality, Gate, Instant, Reason, Span};
 
 use crate::metrics::{Counters, Histogram, Metrics, OUTCOMES, REASONS};
@@ -25,6 +26,8 @@ pub(crate) struct Level {
     pub(crate) waiting: usize,
     pub(crate) delay: Span,
     pub(crate) predicted_wait: Span,
+    /// Of policies that have one, and why it is that.
+    pub(crate) objective: Option<(Span, Because)>,
 }
 
 impl Level {
@@ -35,6 +38,7 @@ impl Level {
             waiting: gate.waiting(),
             delay: gate.delay(now),
             predicted_wait: gate.backlog().predicted_wait(),
+            objective: gate.objective(),
         }
     }
 }
@@ -69,6 +73,10 @@ impl Snapshot<'_> {
         page.gauge("tidegate_delay_seconds", help, level.delay.as_secs_f64());
         let help = "Wait predicted for a request that arrives now.";
         page.gauge("tidegate_predicted_wait_seconds", help, level.predicted_wait.as_secs_f64());
+        if let Some((objective, _)) = level.objective {
+            let help = "The latency objective in force.";
+            page.gauge("tidegate_objective_seconds", help, objective.as_secs_f64());
+        }
         let help = "1 if nothing is enforced.";
         page.gauge("tidegate_observe", help, u8::from(self.observe));
         let help = "1 if the process is about to end.";
@@ -128,6 +136,10 @@ impl Snapshot<'_> {
             "tunnels": counters.tunnels.get(),
             "upstream_failures": failures,
         });
+        if let Some((objective, because)) = level.objective {
+            state["objective_seconds"] = objective.as_secs_f64().into();
+            state["objective_because"] = because.to_string().into();
+        }
         for (name, _, count) in plain_counters(counters, metrics) {
             state[name] = count.into();
         }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use std::{fmt, fs, io, thread};
 
 use tidegate_core::admission::{AdmissionConfig, TideConfig};
+use tidegate_core::objective::Objective;
 use tidegate_core::rng::Rng;
 use tidegate_core::slots::SlotsConfig;
 use tidegate_core::{Gate, Instant};
@@ -302,11 +303,12 @@ impl Shared {
         let file = self.file();
         let upstreams: Vec<String> = file.proxy.upstreams.iter().map(ToString::to_string).collect();
         let objective = match &file.gate.admission {
-            AdmissionConfig::Tide(tide) => format!(
-                "objective {}{}: an answer later than that is taken as worthless",
-                tide.objective,
-                if *tide == TideConfig::default() { " (the default; --objective)" } else { "" },
-            ),
+            AdmissionConfig::Tide(TideConfig { objective: Objective::Learned, .. }) => {
+                "objective learned (/state tells it; --objective gives one)".to_owned()
+            }
+            AdmissionConfig::Tide(TideConfig { objective, .. }) => {
+                format!("objective {objective}: an answer later than that is taken as worthless")
+            }
             _ => format!("admission {}", self.gate.read(|gate| gate.admission().name())),
         };
         let slots = match &file.gate.slots {

@@ -5,6 +5,7 @@ mod check;
 mod config;
 mod figure;
 mod file;
+mod png;
 mod progress;
 mod proxy;
 mod sim;

@@ -91,7 +91,9 @@ impl Breakwater {
         }
         let credits = self.pool.total();
         cx.events.push(due, || Event::Pool { credits, delay });
-        self.windows.grant_drained(due, credits, GRANTS_PER_PERIOD, true);
+        // Who tells every change of its demand need not be asked by a credit.
+        let guess = self.config.demand == Demand::Speculate;
+        self.windows.grant_drained(due, credits, GRANTS_PER_PERIOD, guess);
         periods
     }
 }
@@ -102,7 +104,7 @@ impl Admission for Breakwater {
     }
 
     fn needs(&self) -> Needs {
-        Needs { ages: self.config.delay == DelaySignal::Oldest, ranks: false }
+        Needs { ages: self.config.delay == DelaySignal::Oldest, ..Needs::default() }
     }
 
     fn on_arrival(&mut self, cx: &mut Cx<'_>, backlog: &Backlog, request: &Request) -> Verdict {

@@ -5,6 +5,7 @@ use super::{Gate, GateConfig, State};
 use crate::admission::Issued;
 use crate::config::ConfigError;
 use crate::levels::RankIndex;
+use crate::objective::Learner;
 use crate::request::{Cx, Request};
 use crate::signal::Backlog;
 use crate::time::Instant;
@@ -32,6 +33,13 @@ impl Gate {
         if config.slots != self.config.slots {
             self.slots = config.slots.build(now);
             self.limit = self.slots.limit();
+        }
+        self.objective = match self.admission.needs().objective {
+            true => self.objective.take().or_else(|| Some(Learner::new())),
+            false => None,
+        };
+        if let Some(learner) = &self.objective {
+            self.admission.set_objective(learner.current().0);
         }
         self.next_settle = Instant::ZERO;
         self.attempts.set_share(config.retry_share);

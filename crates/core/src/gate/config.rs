@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::admission::AdmissionConfig;
 use crate::config::{self, ConfigError, Problems};
 use crate::schedule::ScheduleConfig;
+use crate::signal::SignalsConfig;
 use crate::slots::SlotsConfig;
 use crate::time::Span;
 
@@ -28,6 +29,8 @@ pub struct GateConfig {
     /// elsewhere", 0 to 1. Lower gives up sooner. Default 0.1: the share that well-behaved callers'
     /// budgets allow ("Handling Overload", Deciding to Retry).
     pub retry_share: f64,
+    /// How full the machine is: for policies that ask, and told to callers. The driver measures it.
+    pub signals: SignalsConfig,
 }
 
 impl Default for GateConfig {
@@ -39,6 +42,7 @@ impl Default for GateConfig {
             queue_limit: 16_384,
             degrade_delay: Span::from_secs(3600),
             retry_share: 0.1,
+            signals: SignalsConfig::default(),
         }
     }
 }
@@ -69,5 +73,6 @@ impl GateConfig {
         let limit = self.queue_limit;
         problems.check("queue_limit", limit, (1..=1 << 24).contains(&limit), "1 to 16777216");
         problems.range("retry_share", self.retry_share, 0.0, 1.0);
+        problems.within("signals", |problems| self.signals.validate(problems));
     }
 }

@@ -30,6 +30,7 @@ use crate::event::{Event, Events, Misuse};
 use crate::feedback::{Feedback, GateId};
 use crate::levels::RankIndex;
 use crate::meter::{Cost, CostTable};
+use crate::objective::{Because, Learner};
 use crate::request::{Cx, Request, RequestId};
 use crate::retry::AttemptHistogram;
 use crate::rng::{Rng, mix};
@@ -43,6 +44,11 @@ use crate::verdict::{Advice, Outcome, Reason, Rejection, Verdict};
 pub use config::GateConfig;
 pub use downstream::CalleeId;
 use downstream::Downstream;
+
+/// What is left until the deadline, [`Span::MAX`] if there is none.
+fn time_left(now: Instant, context: &Context) -> Span {
+    if context.deadline == Instant::FAR { Span::MAX } else { context.deadline.since(now) }
+}
 
 /// What a driver must do.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -97,6 +103,8 @@ pub struct Gate {
     service: Ewma,
     attempts: AttemptHistogram,
     downstream: Downstream,
+    /// Only for policies that want their objective learned.
+    objective: Option<Learner>,
     actions: VecDeque<Action>,
     /// Delay of stages that only the driver sees.
     driver_stages: Span,
@@ -151,6 +159,7 @@ impl Gate {
             service: Ewma::new(1.0 / 32.0),
             attempts: AttemptHistogram::new(config.retry_share),
             downstream: Downstream::default(),
+            objective: needs.objective.then(Learner::new),
             actions: VecDeque::new(),
             driver_stages: Span::ZERO,
             utilization: 0.0,
@@ -177,6 +186,9 @@ impl Gate {
     ) -> Result<RequestId, Rejection> {
         let now = self.advance(now);
         self.attempts.record(context.attempt);
+        if let Some(objective) = &mut self.objective {
+            objective.on_arrival(time_left(now, context), self.shedding);
+        }
         match self.enter(now, arrived.min(now), context) {
             Ok(id) => {
                 self.events
@@ -218,6 +230,7 @@ impl Gate {
             waiting: self.backlog.waiting(),
             shedding: std::mem::take(&mut self.shedding),
         };
+        self.learn(now, &finish);
         self.slots.on_finish(now, finish);
         let slots = self.slots.limit();
         if slots != self.limit {
@@ -325,6 +338,15 @@ impl Gate {
         self.backlog.set_other_stages(delay + self.slots.excess());
     }
 
+    /// How long a message to a caller and back takes, where the driver knows: part of an objective
+    /// that is learned.
+    pub fn on_round_trip(&mut self, now: Instant, round_trip: Span) {
+        self.advance(now);
+        if let Some(objective) = &mut self.objective {
+            objective.on_round_trip(round_trip);
+        }
+    }
+
     /// A caller has closed down or fallen silent: its credits return to the pool.
     pub fn on_gone(&mut self, now: Instant, caller: CallerId) {
         let now = self.advance(now);
@@ -417,6 +439,25 @@ impl Gate {
         self.backlog.delay(now.max(self.now), DelaySignal::Drain)
     }
 
+    /// How full the gate is: what runs and waits, by slots. 1 is full, more is a queue.
+    pub fn busy(&self) -> f64 {
+        (f64::from(self.running) + self.backlog.waiting() as f64) / f64::from(self.limit)
+    }
+
+    /// How full the machine is, as the driver last told; 0 if it never did.
+    pub fn utilization(&self) -> f64 {
+        self.utilization
+    }
+
+    /// The latency objective in force, and why it is that. None if the policy has no objective.
+    pub fn objective(&self) -> Option<(Span, Because)> {
+        let objective = self.admission.objective()?;
+        Some(match &self.objective {
+            Some(learner) => (objective, learner.current().1),
+            None => (objective, Because::Given),
+        })
+    }
+
     /// What waits, and how fast it drains.
     pub fn backlog(&self) -> &Backlog {
         &self.backlog
@@ -449,6 +490,7 @@ impl Gate {
         self.backlog.invariants();
         self.admission.invariants();
         self.slots.invariants();
+        self.objective.iter().for_each(Learner::invariants);
     }
 
     // === inside ===
@@ -462,6 +504,15 @@ impl Gate {
             self.next_settle = self.admission.next_settle();
         }
         self.now
+    }
+
+    /// What a finish says about the objective, where that is learned.
+    fn learn(&mut self, now: Instant, finish: &Finish) {
+        let changed = self.objective.as_mut().and_then(|it| it.on_finish(finish, self.limit));
+        let Some(objective) = changed else { return };
+        self.admission.set_objective(objective);
+        self.next_settle = Instant::ZERO;
+        self.events.push(now, || Event::Objective { objective });
     }
 
     /// Gives a slot to a request that was taken from the schedule, unless it is too late for it.
@@ -503,9 +554,7 @@ impl Gate {
         let now = self.now;
         self.sequence += 1;
         let mut feedback = Feedback::silent(self.id, self.sequence);
-        let busy =
-            (f64::from(self.running) + self.backlog.waiting() as f64) / f64::from(self.limit);
-        feedback.utilization = Some(busy.max(self.utilization) as f32);
+        feedback.utilization = Some(self.busy().max(self.utilization) as f32);
         let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
         self.admission.feedback(&mut cx, &self.backlog, caller, &mut feedback);
         self.downstream.restrict(now, workflow, &mut feedback);

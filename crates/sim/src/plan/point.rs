@@ -210,6 +210,7 @@ fn read_service(name: &str, table: &mut Reader<'_>, wanted: &mut Vec<Value>) -> 
         after: table.span("after", Span::ZERO),
         messages: read_messages(table),
         sample: table.span("sample", Span::from_millis(10)),
+        retry_above: table.flag("retry_above", false),
         calls: Calls::new(),
         calls_of: Vec::new(),
     };
