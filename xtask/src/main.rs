@@ -25,7 +25,7 @@ Usage: cargo xtask COMMAND
                            instructions per operation, counted by callgrind (release profile)
   peers NAME [--format json]
                            ours beside others on this machine; NAME is proxy, overload, tasks,
-                           rpc or http
+                           http or rpc
   fuzz SECS                property tests on ever more random cases for about SECS seconds
   soak [SECS]              the sidecar at twice its capacity, 600 seconds unless told otherwise: memory
                            and open files must not grow

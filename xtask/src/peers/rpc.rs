@@ -10,6 +10,8 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
 use crate::install::{self, Need};
 use crate::run::{Result, cargo, output, root, run};
 
@@ -26,13 +28,23 @@ const SECONDS: f64 = 2.0;
 /// Requests per second, and microseconds of the server's cpu per request.
 type Rates = (f64, f64);
 
-/// Measures and prints a table.
-pub(crate) fn compare() -> Result {
+/// What is told of each number of requests outstanding.
+pub(super) const COLUMNS: [&str; 7] = [
+    "connections",
+    "pipeline",
+    "redis /s",
+    "tidegate /s",
+    "ratio",
+    "redis cpu µs",
+    "tidegate cpu µs",
+];
+
+/// Measures both, one row for each number of requests outstanding.
+pub(super) fn compare() -> Result<Vec<Value>> {
     install::provide(NEEDS, false)?;
     run(&mut cargo(&["build", "--release", "-q", "-p", "tidegate-cli"]))?;
     let redis = Redis::start()?;
-    println!("| outstanding | redis GET /s | ours /s | ratio | redis cpu µs | ours cpu µs |");
-    println!("|---|---|---|---|---|---|");
+    let mut rows = Vec::new();
     for pipeline in [1, 16] {
         let (mut theirs, mut ours) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
@@ -40,12 +52,17 @@ pub(crate) fn compare() -> Result {
             ours.push(own(pipeline)?);
         }
         let ((their_rate, their_cpu), (our_rate, our_cpu)) = (median(theirs), median(ours));
-        println!(
-            "| {CONNECTIONS} × {pipeline} | {their_rate:.0} | {our_rate:.0} | {:.2} | {their_cpu:.2} | {our_cpu:.2} |",
-            our_rate / their_rate
-        );
+        rows.push(json!({
+            "connections": CONNECTIONS,
+            "pipeline": pipeline,
+            "redis /s": their_rate,
+            "tidegate /s": our_rate,
+            "ratio": our_rate / their_rate,
+            "redis cpu µs": their_cpu,
+            "tidegate cpu µs": our_cpu,
+        }));
     }
-    Ok(())
+    Ok(rows)
 }
 
 /// A redis-server of our own, ended when this is dropped.
@@ -124,7 +141,7 @@ fn own(pipeline: usize) -> Result<Rates> {
             .args(["--callers", &CONNECTIONS.to_string(), "--saturate", &pipeline.to_string()])
             .args(["--seconds", &SECONDS.to_string()]),
     )?;
-    let value: serde_json::Value =
+    let value: Value =
         serde_json::from_str(text.trim()).map_err(|error| format!("{error}: {text}"))?;
     let number = |name: &str| value[name].as_f64().ok_or_else(|| format!("no {name}: {text}"));
     Ok((number("throughput_rps")?, number("cpu_us_per_request")?))
