@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_found() {
-        for figure in &ALL {
+        for figure in ALL {
             let found = ALL.iter().filter(|other| other.name == figure.name).count();
             assert_eq!(found, 1, "{}", figure.name);
             assert_eq!(Figure::find(figure.name).map(|found| found.title), Some(figure.title));
