@@ -35,6 +35,7 @@
 )]
 
 pub mod admission;
+pub mod allocate;
 pub mod balance;
 pub mod caller;
 pub mod config;
