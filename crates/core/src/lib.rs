@@ -61,6 +61,7 @@ pub mod testing;
 pub mod throttle;
 pub mod time;
 pub mod verdict;
+pub mod workflow;
 
 pub use caller::Caller;
 pub use context::{CallerId, Context, Progress, Sheds, Workflow};

@@ -7,6 +7,7 @@ use crate::config::{self, ConfigError, Problems};
 use crate::schedule::ScheduleConfig;
 use crate::slots::SlotsConfig;
 use crate::time::Span;
+use crate::workflow::WorkflowConfig;
 
 /// Parameters of a [`Gate`](super::Gate).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,6 +29,9 @@ pub struct GateConfig {
     /// elsewhere", 0 to 1. Lower gives up sooner. Default 0.1: the share that well-behaved callers'
     /// budgets allow ("Handling Overload", Deciding to Retry).
     pub retry_share: f64,
+    /// Rates by workflow, progress and the limiter (Wisp). Default: none of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workflow: Option<WorkflowConfig>,
 }
 
 impl Default for GateConfig {
@@ -39,6 +43,7 @@ impl Default for GateConfig {
             queue_limit: 16_384,
             degrade_delay: Span::from_secs(3600),
             retry_share: 0.1,
+            workflow: None,
         }
     }
 }
@@ -69,5 +74,8 @@ impl GateConfig {
         let limit = self.queue_limit;
         problems.check("queue_limit", limit, (1..=1 << 24).contains(&limit), "1 to 16777216");
         problems.range("retry_share", self.retry_share, 0.0, 1.0);
+        if let Some(workflow) = &self.workflow {
+            problems.within("workflow", |problems| workflow.validate(problems));
+        }
     }
 }

@@ -129,6 +129,18 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Yes or no; no if absent.
+    pub(crate) fn flag(&mut self, key: &str) -> bool {
+        match self.value(key) {
+            None => false,
+            Some(Value::Boolean(flag)) => flag,
+            Some(other) => {
+                self.note(key, &format!("= {other} is not allowed: true or false"));
+                false
+            }
+        }
+    }
+
     pub(crate) fn span(&mut self, key: &str, default: Span) -> Span {
         let result = match self.value(key) {
             None => return default,
