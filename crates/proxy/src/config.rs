@@ -11,6 +11,7 @@ use tidegate_core::config::{self, ConfigError, Problems};
 use tidegate_core::gate::GateConfig;
 use tidegate_core::schedule::ScheduleConfig;
 use tidegate_core::slots::{AdaptiveConfig, SlotsConfig};
+use tidegate_core::workflow::WorkflowConfig;
 use tidegate_core::{Rank, Span};
 
 /// A whole file. What it leaves out has its default.
@@ -71,6 +72,8 @@ struct GateBlock {
     queue_limit: usize,
     degrade_delay: Span,
     retry_share: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    workflow: Option<WorkflowConfig>,
 }
 
 /// Parameters of the sidecar itself.

@@ -15,6 +15,9 @@
 //!
 //! Periods end when the gate next hears of anything; one that was missed is part of a longer one, which
 //! costs no more.
+//!
+//! Where we deviate: callers are told a little less while a line stands at our limiter, or it would stand for
+//! ever, and what waits too long in it was worked for in vain further up.
 
 use super::config::WorkflowConfig;
 use super::downstream::Downstream;
@@ -30,6 +33,10 @@ use crate::time::{Instant, Span};
 
 /// Least rate announced, per second: with none at all nothing would ever come to be measured.
 const FLOOR: f64 = 1.0;
+/// Periods within which a line at the limiter is to be worked off.
+const LINE: f64 = 10.0;
+/// Least part of a rate that callers are told, however long the line.
+const LEAST: f64 = 0.2;
 
 /// Rates by workflow.
 #[derive(Clone, Debug)]
@@ -177,12 +184,16 @@ impl RateControl {
         self.rates.get(usize::from(workflow.0)).copied().filter(|rate| rate.is_finite())
     }
 
-    /// What `caller` may send of it. Nobody knows how many the unknown are: they are told nothing.
+    /// What `caller` may send of it: its part, less what it takes to work off the line at the limiter within
+    /// ten periods. Nobody knows how many the unknown are: they are told nothing.
     pub fn granted(&self, workflow: Workflow, caller: CallerId) -> Option<f64> {
         if caller == CallerId::UNKNOWN {
             return None;
         }
-        self.rate(workflow).map(|rate| rate * self.upstream.share(workflow, caller))
+        let line =
+            self.limiter.wait(workflow).as_secs_f64() / (LINE * self.config.period.as_secs_f64());
+        let part = (1.0 - line).max(LEAST) * self.upstream.share(workflow, caller);
+        self.rate(workflow).map(|rate| rate * part)
     }
 
     /// Whether requests of `workflow` end here: this process is its leaf.

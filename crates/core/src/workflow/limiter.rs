@@ -199,6 +199,13 @@ impl Limiter {
         self.lines.iter().filter(|line| !line.waiting.is_empty()).map(Line::due).min()
     }
 
+    /// How long a newcomer of `workflow` would wait for its turn.
+    pub fn wait(&self, workflow: Workflow) -> Span {
+        let line = self.lines.get(usize::from(workflow.0).min(Workflows::LIMIT));
+        let nanos = line.map_or(0.0, |line| line.waiting.len() as f64 / line.rate * 1e9);
+        Span::from_nanos(nanos as u64)
+    }
+
     /// How many wait.
     pub fn len(&self) -> usize {
         self.waiting

@@ -22,6 +22,14 @@ mod sre_retries;
 mod sre_throttling;
 mod testbed;
 mod tide_rank;
+mod wisp;
+mod wisp_10;
+mod wisp_3;
+mod wisp_7;
+mod wisp_8;
+mod wisp_9;
+mod wisp_outage;
+mod wisp_table_3;
 
 use std::path::{Path, PathBuf};
 
@@ -44,7 +52,7 @@ pub struct Figure {
 }
 
 /// All figures, in the order in which they are told and made.
-pub const ALL: [Figure; 10] = [
+pub const ALL: [Figure; 17] = [
     breakwater_1::FIGURE,
     breakwater_3::FIGURE,
     breakwater_4::FIGURE,
@@ -55,6 +63,13 @@ pub const ALL: [Figure; 10] = [
     dagor_8::FIGURE,
     sre_throttling::FIGURE,
     sre_retries::FIGURE,
+    wisp_3::FIGURE,
+    wisp_7::FIGURE,
+    wisp_8::FIGURE,
+    wisp_9::FIGURE,
+    wisp_10::FIGURE,
+    wisp_table_3::FIGURE,
+    wisp_outage::FIGURE,
 ];
 
 /// What came of making a figure.
