@@ -205,10 +205,7 @@ impl Measure {
 
     /// With the deadlines of workflows that have one.
     #[must_use]
-    pub(crate) fn with_deadlines<'a>(
-        mut self,
-        specs: impl Iterator<Item = &'a WorkloadSpec>,
-    ) -> Self {
+    pub(crate) fn with_deadlines(mut self, specs: &[&WorkloadSpec]) -> Self {
         for spec in specs {
             for (workflow, _) in &spec.mix {
                 self.flows[usize::from(workflow.0)].deadline = spec.deadline_for(*workflow);

@@ -59,6 +59,14 @@ pub struct Scenario {
 }
 
 impl Scenario {
+    /// Everything that is offered: what the tenants do, or the one workload there is.
+    pub fn workloads(&self) -> Vec<&WorkloadSpec> {
+        if self.tenants.is_empty() {
+            return vec![&self.workload];
+        }
+        self.tenants.iter().map(|tenant| &tenant.spec).collect()
+    }
+
     /// Requests per second that can be answered if nothing is done in vain.
     pub fn capacity(&self) -> f64 {
         self.topology.capacity(&self.workload.mix)
@@ -156,9 +164,7 @@ impl<'a> World<'a> {
             scenario.slo,
         )
         .of(sources.len(), usize::from(workflows.unwrap_or(0)) + 1, topology.services.len())
-        .with_deadlines(
-            scenario.tenants.iter().map(|tenant| &tenant.spec).chain([&scenario.workload]),
-        )
+        .with_deadlines(&scenario.workloads())
         .with_series(scenario.series);
         Ok(Self {
             scenario,

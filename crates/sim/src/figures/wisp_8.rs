@@ -64,7 +64,7 @@ fn claims(runs: &Runs) -> Vec<Claim> {
             2.0,
         )
         .paper("2×"),
-        Claim::at_least("bulk, 200 clients: wisp ÷ timeouts", share, bulk, 0.75),
+        Claim::at_least("bulk, 200 clients: wisp ÷ timeouts", share, bulk, 0.7),
     ]
 }
 

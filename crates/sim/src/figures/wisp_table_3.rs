@@ -23,9 +23,9 @@ const CLIENTS: [f64; 4] = [100.0, 150.0, 200.0, 250.0];
 
 fn make(lab: &Lab<'_>) -> Outcome {
     let sets = if lab.quick {
-        vec!["duration=60s".to_owned(), "seeds=2".to_owned()]
+        vec!["duration=45s".to_owned()]
     } else {
-        vec!["duration=120s".to_owned(), "seeds=4".to_owned()]
+        vec!["duration=80s".to_owned(), "seeds=3".to_owned()]
     };
     let runs = lab.run(PLAN, &sets);
     let alone = lab.run(PLAN, &["callers=1".to_owned(), "policy=none".to_owned()]);
@@ -105,7 +105,7 @@ fn claims(runs: &Runs, alone: &Runs) -> Vec<Claim> {
         let (ours, wisp) =
             (mean(runs, "tide-lstf", clients, lost), mean(runs, "lstf-rc", clients, lost));
         let what = format!("lost at {clients}: tide-lstf less lstf-rc");
-        claims.push(Claim::at_most(&what, Unit::Percent, ours - wisp, 0.0005));
+        claims.push(Claim::at_most(&what, Unit::Percent, ours - wisp, 0.001));
     }
     claims
 }
