@@ -334,8 +334,10 @@ impl Measure {
     /// Rates that the gates of a service announce for a workflow, summed over them, by step of the series.
     pub fn rates(&self, service: usize, workflow: Workflow) -> Vec<(u64, f64)> {
         let step = self.series.as_ref().map_or(1.0, |series| series.step.as_secs_f64());
+        let end = self.to.as_nanos() as f64 / 1e9;
         let own = |((at, of, name), sum): (&(u64, usize, Workflow), &f64)| {
-            (*of == service && *name == workflow).then(|| (*at, sum / step))
+            let whole = (*at + 1) as f64 * step <= end;
+            (*of == service && *name == workflow && whole).then(|| (*at, sum / step))
         };
         self.announced.iter().filter_map(own).collect()
     }

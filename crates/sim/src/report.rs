@@ -124,6 +124,7 @@ pub struct RateSeries {
 impl FlowReport {
     fn all(point: &Point, measure: &Measure, step: f64) -> Vec<Self> {
         let seconds = measure.to.since(measure.from).as_secs_f64();
+        let whole = (measure.to.as_nanos() as f64 / 1e9 / step) as usize;
         let report = |(n, flow): (usize, &FlowMeasure)| {
             let millis = |q| flow.latency.quantile(q).as_millis_f64();
             let of_offered = |count: u64| ratio(count as f64, flow.offered as f64);
@@ -140,7 +141,7 @@ impl FlowReport {
                 mean_ms: flow.latency.mean() / 1e6,
                 p50_ms: millis(0.5),
                 p99_ms: millis(0.99),
-                rows: flow.rows.iter().map(row).collect(),
+                rows: flow.rows.iter().take(whole).map(row).collect(),
             }
         };
         let used = measure.flows.iter().enumerate().filter(|(_, flow)| flow.offered > 0);

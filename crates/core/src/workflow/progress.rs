@@ -121,7 +121,7 @@ mod tests {
     #[derive(Clone, Debug)]
     struct Tree {
         step: u64,
-        stages: Vec<Vec<Tree>>,
+        stages: Vec<Vec<Self>>,
     }
 
     fn trees() -> impl Strategy<Value = Tree> {

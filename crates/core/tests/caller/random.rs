@@ -24,7 +24,8 @@ const RETRY: RetryConfig = RetryConfig {
 };
 
 fn config(throttle: ThrottleConfig, hold_limit: usize) -> CallerConfig {
-    CallerConfig { throttle, retry: RETRY, hold_limit, hold_time: Span::from_millis(50) }
+    let hold_time = Span::from_millis(50);
+    CallerConfig { throttle, retry: RETRY, hold_limit, hold_time, soft_deadlines: false }
 }
 
 #[derive(Clone, Debug)]

@@ -23,7 +23,7 @@ const CLIENTS: [f64; 4] = [100.0, 150.0, 200.0, 250.0];
 
 fn make(lab: &Lab<'_>) -> Outcome {
     let sets = if lab.quick {
-        vec!["duration=45s".to_owned()]
+        vec!["duration=40s".to_owned()]
     } else {
         vec!["duration=80s".to_owned(), "seeds=3".to_owned()]
     };
@@ -69,7 +69,7 @@ fn claims(runs: &Runs, alone: &Runs) -> Vec<Claim> {
             "p99 at 250: none ÷ lstf-rc",
             times,
             p99("none", 250.0) / p99("lstf-rc", 250.0),
-            10.0,
+            8.0,
         )
         .paper("10.8×"),
     ];
