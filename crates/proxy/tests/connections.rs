@@ -110,7 +110,8 @@ fn old_connections_end_after_their_last_answer() {
 #[test]
 fn slow_senders_hold_nothing_for_long() {
     let upstream = Upstream::start(|_| ok("served"));
-    let config = "[proxy]\nheader_timeout = '200ms'\nbody_timeout = '200ms'\n";
+    let config = "[proxy]\nheader_timeout = '200ms'\nbody_timeout = '200ms'\n\
+                  [gate.admission]\npolicy = 'open'\n[gate.slots]\nslots = 'fixed'\ncount = 8\n";
     let sidecar = Sidecar::start(config, &[upstream.address]);
     let mut heads: Vec<Client> = (0..20).map(|_| sidecar.client()).collect();
     for client in &mut heads {

@@ -8,7 +8,8 @@
 //! 1. Throughput is measured over *windows* of finishes, and only while every slot is in use and
 //!    something waits: at other times it says how much was asked for, not what could be done. The
 //!    first finishes after a move are left out.
-//! 2. **Double** from a small start, while a window brings over 10 % more than the one before.
+//! 2. **Double** from a small start, while a window brings over 10 % more than the one before. A slow
+//!    service need not fill a window for that: after a second, growth beyond the noise is enough.
 //! 3. **Seek** the smallest number within 2 % of the best throughput. Now and then one window is a
 //!    *trial* with fewer or more slots; what windows say is kept per number (`curve.rs`), and the
 //!    number in force moves when the evidence is beyond noise. Fewer are tried window by window
@@ -39,6 +40,9 @@ use crate::verdict::Outcome;
 
 /// Finishes per slot in a window.
 const TURNS: u32 = 10;
+/// While doubling, a window need not have all its finishes after so much time with all slots in use: a
+/// slow service would be kept waiting for minutes. It tells less, and growth has to be clearer.
+const PATIENCE: Span = Span::from_secs(1);
 /// By how many the finishes without all slots in use may outnumber those with, before a trial is
 /// given up: the load is light, and what it uses must be there for it.
 const HOLES: u32 = 16;
@@ -140,6 +144,14 @@ impl Adaptive {
         }
     }
 
+    /// Whether the window tells enough.
+    fn is_complete(&self) -> bool {
+        let Window { served, time, .. } = self.window;
+        let doubling = matches!(self.phase, Phase::Double(_));
+        served >= TURNS * self.limit()
+            && (served >= self.config.window || doubling && time >= PATIENCE)
+    }
+
     /// Learns from a window that is complete, and decides what the next one is spent on.
     fn conclude(&mut self) {
         let (level, window) = (self.level(), self.window);
@@ -156,7 +168,7 @@ impl Adaptive {
             self.base_latency = latency;
         }
         match self.phase {
-            Phase::Double(last) => self.double(last, rate),
+            Phase::Double(last) => self.double(last, rate, window.served),
             Phase::Seek => self.seek(),
         }
         self.begin_window(level);
@@ -169,8 +181,14 @@ impl Adaptive {
         self.window = Window { skip, ..Window::default() };
     }
 
-    fn double(&mut self, last: Option<f64>, rate: f64) {
-        let grew = last.is_none_or(|last| rate > last * (1.0 + self.config.growth));
+    fn double(&mut self, last: Option<f64>, rate: f64, served: u32) {
+        // Standard deviation of the ratio of two windows with exponential service times, where they are
+        // shorter than asked for.
+        let noise = match served < self.config.window {
+            true => (2.0 / f64::from(served.max(1))).sqrt(),
+            false => 0.0,
+        };
+        let grew = last.is_none_or(|last| rate > last * (1.0 + self.config.growth + noise));
         if grew && self.may_raise() {
             self.phase = Phase::Double(Some(rate));
             self.base = self.twice(self.base);
@@ -258,7 +276,7 @@ impl Slots for Adaptive {
             self.hidden.on_serve(&finish, self.limit());
         }
         self.measure(now, &finish);
-        if self.window.served >= self.config.window.max(TURNS * self.limit()) {
+        if self.is_complete() {
             self.conclude();
         } else if self.window.holes > HOLES + self.window.served
             && let Some(level) = self.trial
@@ -387,11 +405,11 @@ mod tests {
     #[test]
     fn the_guard_forbids_a_raise_that_throughput_would_allow() {
         let mut slots = Adaptive::new(&AdaptiveConfig::default());
-        slots.double(None, 1.0);
+        slots.double(None, 1.0, 256);
         assert_eq!(slots.limit(), 8);
         slots.curve.record(slots.base, slots.base, 2.0);
         slots.covariance = Covariance { slots: 8.0, rate: 1.0, covariance: -1.0 };
-        slots.double(Some(1.0), 2.0);
+        slots.double(Some(1.0), 2.0, 256);
         assert_eq!(slots.limit(), 8);
     }
 
