@@ -103,9 +103,10 @@ pub struct AdaptorConfig {
     /// moves shares less often; less follows noise. Default 0.1 by judgement: three standard errors
     /// of a hundred messages a second over ten seconds.
     pub rate_tolerance: f64,
-    /// The same for the largest backlog, which scatters more; and how far backlogs may be from what
-    /// rates let expect for bursts to go by rates. Default 0.5 by measurement: the largest backlog in
-    /// ten seconds of a thousand messages a second scatters by a fifth.
+    /// The same for the largest backlog, which scatters more; and how far a backlog may exceed what
+    /// rates let expect for bursts to go by rates. Default 1, a factor of two, by measurement: the
+    /// largest backlog in ten seconds of a thousand messages a second scatters by a fifth, and among
+    /// eight nodes one is soon half above the others.
     pub burst_tolerance: f64,
 }
 
@@ -121,19 +122,19 @@ impl AdaptorConfig {
         problems.range("burst_tolerance", self.burst_tolerance, 0.0, 10.0);
     }
 
-    /// Whether every backlog is what its node's rate lets expect, or nobody has any.
+    /// Whether no backlog is clearly more than its node's rate lets expect.
     fn alike(&self, weights: &[Weight]) -> bool {
         let sum = |of: fn(&Weight) -> u64| weights.iter().map(|at| of(at) as f64).sum::<f64>();
         let (rates, backlogs) = (sum(|at| at.rate), sum(|at| at.burst));
         weights.iter().all(|at| {
             let expected = backlogs * at.rate as f64 / rates.max(1.0);
-            (at.burst as f64 - expected).abs() <= self.burst_tolerance * expected
+            at.burst as f64 <= (1.0 + self.burst_tolerance) * expected
         })
     }
 
     /// Whether targets made for `basis` are no longer right for `load`.
     fn left(&self, basis: &Load, load: &Load) -> bool {
-        let off = |a: f64, b: f64, tolerance: f64| (a - b).abs() > tolerance * a;
+        let off = |a: f64, b: f64, tolerance: f64| a.max(b) > (1.0 + tolerance) * a.min(b);
         off(basis.rate.as_f64(), load.rate.as_f64(), self.rate_tolerance)
             || off(basis.backlog as f64, load.backlog as f64, self.burst_tolerance)
             || load.over.as_nanos() / 2 >= basis.over.as_nanos().max(1)
@@ -142,7 +143,7 @@ impl AdaptorConfig {
 
 impl Default for AdaptorConfig {
     fn default() -> Self {
-        Self { rate_tolerance: 0.1, burst_tolerance: 0.5 }
+        Self { rate_tolerance: 0.1, burst_tolerance: 1.0 }
     }
 }
 
@@ -180,9 +181,10 @@ mod tests {
 
     #[test]
     fn noise_moves_nothing_unless_it_is_the_papers_form() {
-        for (config, expected) in
-            [(AdaptorConfig::default(), (500, 50)), (AdaptorConfig::paper(), (524, 50))]
-        {
+        for (config, expected, shifted) in [
+            (AdaptorConfig::default(), (500, 50), (750, 75)),
+            (AdaptorConfig::paper(), (524, 50), (750, 50)),
+        ] {
             let mut adaptor = Adaptor::new(config);
             adaptor.on_load(HolderId(1), load(1_000, 10));
             adaptor.on_load(HolderId(2), load(1_000, 10));
@@ -190,7 +192,7 @@ mod tests {
             adaptor.on_load(HolderId(1), load(1_099, 10));
             assert_eq!(target(&mut adaptor, 1), expected);
             adaptor.on_load(HolderId(1), load(3_000, 10));
-            assert_eq!(target(&mut adaptor, 1), (750, 50));
+            assert_eq!(target(&mut adaptor, 1), shifted);
         }
     }
 
