@@ -4,11 +4,17 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::install::{self, Need};
-use crate::run::{Result, answers, cargo, run};
+use crate::run::{Result, answers, cargo, find, run};
 use crate::{deps, tidy};
 
-/// Programs from Debian packages that the steps below need: none so far.
-const NEEDS: &[Need] = &[];
+/// Programs that make more tests run. Where they may not be installed, those are skipped by name.
+const OFFERED: &[Need] = &[
+    Need { program: "chromium", package: "chromium" },
+    Need { program: "chromedriver", package: "chromium-driver" },
+    Need { program: "curl", package: "curl" },
+    Need { program: "h2load", package: "nghttp2-client" },
+    Need { program: "wrk", package: "wrk" },
+];
 
 /// Runs every step; stops at the first that fails.
 pub(crate) fn test(install: bool) -> Result {
@@ -21,6 +27,8 @@ pub(crate) fn test(install: bool) -> Result {
         ("clippy", clippy),
         ("tests", tests),
         ("clients of others", clients),
+        ("browser", browser),
+        ("terminal", terminal),
         ("doc tests", || cargo_step(&["test", "-q", "--workspace", "--doc"])),
         ("loom models", loom),
         ("documentation", documentation),
@@ -29,7 +37,7 @@ pub(crate) fn test(install: bool) -> Result {
     ];
     let start = Instant::now();
     let mut report = Vec::new();
-    install::provide(NEEDS, install)?;
+    install::offer(OFFERED, install);
     for (name, step) in steps {
         println!("[{:>6.1} s] {name}", start.elapsed().as_secs_f64());
         let began = Instant::now();
@@ -83,14 +91,38 @@ fn tests() -> Result<Done> {
 /// Tests that drive clients which are not ours pass without a word where those are missing: here it
 /// is said.
 fn clients() -> Result<Done> {
-    if !answers(&mut Command::new("curl")) {
-        return Ok(Done::Skipped("curl is missing: apt-get install curl"));
+    for (program, why) in [
+        ("curl", "curl is missing: apt-get install curl"),
+        ("wrk", "wrk is missing: apt-get install wrk"),
+        ("h2load", "h2load is missing: apt-get install nghttp2-client"),
+    ] {
+        if find(program).is_none() {
+            return Ok(Done::Skipped(why));
+        }
     }
     let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned());
     if !answers(Command::new(python).args(["-c", "import grpc"])) {
         return Ok(Done::Skipped("Python has no grpcio: apt-get install python3-grpcio"));
     }
     Ok(Done::Ran)
+}
+
+/// As above: tests with a browser pass without a word where there is none.
+fn browser() -> Result<Done> {
+    if !answers(&mut Command::new("chromedriver")) || !answers(&mut Command::new("chromium")) {
+        return Ok(Done::Skipped(
+            "no browser: apt-get install chromium chromium-driver, or pass --install",
+        ));
+    }
+    Ok(Done::Ran)
+}
+
+/// `tidegate top` is behind a feature, so that the usual build stays small.
+fn terminal() -> Result<Done> {
+    if !answers(&mut Command::new("script")) {
+        return Ok(Done::Skipped("script is missing: apt-get install bsdutils"));
+    }
+    cargo_step(&["test", "-q", "-p", "tidegate-cli", "--features", "tui", "top"])
 }
 
 /// Explores the interleavings of the driver's lock and wakers. Loom replaces the standard library's

@@ -1,11 +1,15 @@
-//! The admin port: looks, and changes nothing.
+//! The admin port: pages to look at, and the few requests that change something.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_TYPE, LOCATION};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -16,6 +20,10 @@ use tidegate_core::{Advice, Context, Instant, Rank, Rejection, Span};
 use tokio::net::TcpListener;
 
 use crate::body::ProxyBody;
+use crate::config::Percent;
+use crate::dashboard;
+use crate::log::unix_ms;
+use crate::refusals;
 use crate::server::Shared;
 
 type Answer = Response<ProxyBody>;
@@ -23,15 +31,15 @@ type Answer = Response<ProxyBody>;
 /// Answers on `listener` for ever.
 pub(crate) async fn serve(shared: Arc<Shared>, listener: TcpListener) {
     loop {
-        let Ok((stream, _)) = listener.accept().await else {
+        let Ok((stream, peer)) = listener.accept().await else {
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             continue;
         };
         let shared = Arc::clone(&shared);
         tokio::spawn(async move {
             let service = service_fn(|request| {
-                let answer = answer(&shared, &request);
-                async move { Ok::<_, Infallible>(answer) }
+                let shared = Arc::clone(&shared);
+                async move { Ok::<_, Infallible>(answer(&shared, request, peer).await) }
             });
             // How an operator's connection ends is not our business.
             let _ = http1::Builder::new()
@@ -42,11 +50,29 @@ pub(crate) async fn serve(shared: Arc<Shared>, listener: TcpListener) {
     }
 }
 
-fn answer(shared: &Shared, request: &Request<Incoming>) -> Answer {
-    if request.method() != Method::GET && request.method() != Method::HEAD {
+async fn answer(shared: &Arc<Shared>, request: Request<Incoming>, peer: SocketAddr) -> Answer {
+    if matches!(*request.method(), Method::GET | Method::HEAD) {
+        return look(shared, &request);
+    }
+    let changes = ["/enforce", "/shadow", "/shadow/promote"];
+    if !changes.contains(&request.uri().path()) {
         return text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
     }
-    match request.uri().path() {
+    if let Err((status, why)) = shared.authorize(request.headers()) {
+        return text(status, why);
+    }
+    change(shared, request, peer).await
+}
+
+/// Pages that change nothing.
+fn look(shared: &Arc<Shared>, request: &Request<Incoming>) -> Answer {
+    let uri = request.uri();
+    if let Some(page) = dashboard::answer(shared, uri.path()) {
+        return page;
+    }
+    let query = uri.query().unwrap_or_default();
+    match uri.path() {
+        "/" if dashboard::is_browser(request.headers()) => to_dashboard(),
         "/" => text(StatusCode::OK, PAGES),
         "/healthz" => text(StatusCode::OK, "ok\n"),
         // Overload is no reason to be taken out: the others would get the load.
@@ -58,12 +84,93 @@ fn answer(shared: &Shared, request: &Request<Incoming>) -> Answer {
         }
         "/state" => as_json(&shared.snapshot().json()),
         "/config" => with_type(text(StatusCode::OK, shared.file().to_toml()), "application/toml"),
-        "/explain" => match explain(shared, request.uri().query().unwrap_or_default()) {
+        "/policy" => as_json(&dashboard::meaning::parameters(&shared.file())),
+        "/enforce" => as_json(&shared.enforcement()),
+        "/shadow" => as_json(&shared.sideline.report(shared.gate.now())),
+        "/refusals" => match number(query, "limit", refusals::KEPT) {
+            Ok(most) => as_json(&latest_refusals(shared, most)),
+            Err(problem) => text(StatusCode::BAD_REQUEST, problem),
+        },
+        "/explain" => match explain(shared, query) {
             Ok(answer) => as_json(&answer),
             Err(problem) => text(StatusCode::BAD_REQUEST, format!("{problem}\n")),
         },
         _ => text(StatusCode::NOT_FOUND, PAGES),
     }
+}
+
+/// Requests that change something; whoever sent it may.
+async fn change(shared: &Shared, request: Request<Incoming>, peer: SocketAddr) -> Answer {
+    let (parts, body) = request.into_parts();
+    let query = parts.uri.query().unwrap_or_default();
+    match (parts.method, parts.uri.path()) {
+        (Method::POST, "/enforce") => match number(query, "percent", usize::MAX) {
+            Ok(percent @ 0..=100) => {
+                shared.enforce(Some(Percent::of(percent as u8)), peer);
+                as_json(&shared.enforcement())
+            }
+            _ => text(StatusCode::BAD_REQUEST, "say how much: /enforce?percent=0 to 100\n"),
+        },
+        (Method::DELETE, "/enforce") => {
+            shared.enforce(None, peer);
+            as_json(&shared.enforcement())
+        }
+        (Method::POST, "/shadow") => {
+            let Some(toml) = read(body).await else {
+                let why = "a candidate is TOML with a [gate] block, at most 64 kB\n";
+                return text(StatusCode::BAD_REQUEST, why);
+            };
+            match shared.shadow(&toml, peer) {
+                Ok(()) => as_json(&shared.sideline.report(shared.gate.now())),
+                Err(problem) => text(StatusCode::BAD_REQUEST, format!("{problem}\n")),
+            }
+        }
+        (Method::DELETE, "/shadow") => match shared.end_shadow(peer) {
+            true => as_json(&shared.sideline.report(shared.gate.now())),
+            false => text(StatusCode::NOT_FOUND, "there is no candidate\n"),
+        },
+        (Method::POST, "/shadow/promote") => match shared.promote(peer) {
+            Ok(Some(toml)) => with_type(text(StatusCode::OK, toml), "application/toml"),
+            Ok(None) => text(StatusCode::NOT_FOUND, "there is no candidate\n"),
+            Err(error) => text(StatusCode::CONFLICT, format!("{error}\n")),
+        },
+        _ => text(StatusCode::METHOD_NOT_ALLOWED, PAGES),
+    }
+}
+
+/// Largest body that is read: ten times a full configuration.
+const LARGEST_BODY: usize = 64 * 1024;
+
+/// A body as text, unless it is too long, broken or no text.
+async fn read(mut body: Incoming) -> Option<String> {
+    let mut bytes = Vec::new();
+    while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+        if let Ok(data) = frame.ok()?.into_data() {
+            bytes.extend_from_slice(&data);
+        }
+        if bytes.len() > LARGEST_BODY {
+            return None;
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// The number `name` has in a query.
+fn number(query: &str, name: &str, without: usize) -> Result<usize, String> {
+    let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    match pairs.find(|(key, _)| *key == name) {
+        None => Ok(without),
+        Some((_, value)) => {
+            value.parse().map_err(|_| format!("{name} = {value} is not allowed: a number\n"))
+        }
+    }
+}
+
+fn latest_refusals(shared: &Shared, most: usize) -> Value {
+    let line = shared.watch.collect();
+    line.iter().for_each(|line| shared.log(line));
+    let (now, unix_ms) = (shared.gate.now(), unix_ms());
+    shared.watch.refusals(|refusals| refusals.report(most, now, unix_ms, &shared.names))
 }
 
 const PAGES: &str = "\
@@ -72,7 +179,13 @@ const PAGES: &str = "\
 /metrics  numbers for Prometheus
 /state    the same as JSON
 /explain  ?business=0..63&user=0..65535&deadline=50ms: what would happen to such a request now
+/refusals the latest refusals, newest first (?limit=N)
 /config   the configuration in force
+/policy   the gate's parameters, with what each means
+/dashboard  all of it as a page
+/enforce  how much is enforced; POST ?percent=0..100 changes it, DELETE goes back to the file
+/shadow   how a candidate compares; POST a [gate] block begins, DELETE ends, POST /shadow/promote takes it
+Changes need `authorization: Bearer TOKEN`.
 ";
 
 /// What would happen to a request that arrived now. A copy of the gate is asked, so nothing is
@@ -80,7 +193,7 @@ const PAGES: &str = "\
 fn explain(shared: &Shared, query: &str) -> Result<Value, String> {
     let now = shared.gate.now();
     let context = wanted(query, now)?;
-    let mut gate = shared.gate.read(Clone::clone);
+    let mut gate = shared.read(Clone::clone);
     let (slots, running, waiting) = (gate.slots(), gate.running(), gate.waiting());
     let predicted = gate.backlog().predicted_wait();
     let feedback = gate.feedback(now, context.caller, context.workflow);
@@ -118,7 +231,7 @@ fn explain(shared: &Shared, query: &str) -> Result<Value, String> {
     Ok(answer)
 }
 
-fn refusal(rejection: &Rejection) -> Value {
+pub(crate) fn refusal(rejection: &Rejection) -> Value {
     let advice = match rejection.advice {
         Advice::Elsewhere => "elsewhere".to_owned(),
         Advice::Later(span) => format!("after {span}"),
@@ -160,6 +273,12 @@ fn wanted(query: &str, now: Instant) -> Result<Context, String> {
     }
     context.rank = Rank::new(business, user);
     Ok(context)
+}
+
+fn to_dashboard() -> Answer {
+    let mut answer = text(StatusCode::FOUND, "/dashboard\n");
+    answer.headers_mut().insert(LOCATION, HeaderValue::from_static("/dashboard"));
+    answer
 }
 
 fn as_json(value: &Value) -> Answer {

@@ -2,16 +2,18 @@
 //! or a short text of our own.
 
 use std::collections::VecDeque;
-use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use tidegate_core::{Cost, Instant, Outcome, Span};
-use tidegate_driver::{Slot, Ticket};
+use tidegate_core::{Instant, Outcome, Span};
+use tidegate_driver::Slot;
+
+use crate::sideline::Probe;
+use tokio::sync::mpsc;
 
 use crate::upstream::Call;
 use crate::worker::Worker;
@@ -27,6 +29,8 @@ pub(crate) enum ProxyBody {
     },
     /// Our own words.
     Text(Option<Bytes>),
+    /// Pieces as they come, for a page that is open.
+    Events(mpsc::Receiver<Bytes>),
 }
 
 impl ProxyBody {
@@ -65,6 +69,9 @@ impl Body for ProxyBody {
         let (body, held) = match self.get_mut() {
             Self::Answer { body, held } => (body, held),
             Self::Text(text) => return Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
+            Self::Events(events) => {
+                return events.poll_recv(cx).map(|event| event.map(|event| Ok(Frame::data(event))));
+            }
         };
         let frame = Pin::new(&mut *body).poll_frame(cx);
         match &frame {
@@ -80,12 +87,14 @@ impl Body for ProxyBody {
         match self {
             Self::Answer { body, .. } => body.is_end_stream(),
             Self::Text(text) => text.is_none(),
+            Self::Events(_) => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Answer { body, .. } => body.size_hint(),
+            Self::Events(_) => SizeHint::default(),
             Self::Text(text) => SizeHint::with_exact(text.as_ref().map_or(0, Bytes::len) as u64),
         }
     }
@@ -187,37 +196,32 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A request's place in the gate.
+/// A request's place in the gate. Dropped, its client has gone.
 #[derive(Debug)]
 pub(crate) enum Entry {
-    /// It has a slot.
-    Slot(Slot),
-    /// The gate is only watched: the request was sent without waiting for its slot.
-    Watched {
-        /// Its place in the queue it did not wait in.
-        ticket: Ticket,
-        /// When it was sent.
-        sent: Instant,
-    },
-    /// The gate was not asked, or would have refused it and is only watched.
+    /// It has a slot; a probe too while models are played.
+    Slot(Slot, Option<Probe>),
+    /// Nothing holds it: what the gate decides is not enforced for it.
+    Watched(Probe),
+    /// The gate was not asked.
     Outside,
 }
 
 impl Entry {
     /// The request has ended.
     pub(crate) fn finish(self, now: Instant, outcome: Outcome) {
-        match self {
-            Self::Slot(slot) if outcome == Outcome::Serve => slot.serve(),
-            Self::Slot(slot) => slot.fail(),
-            Self::Watched { ticket, sent } => {
-                // Had it still been waiting, its end says nothing: the ticket is dropped.
-                let ticket = std::pin::pin!(ticket);
-                let told = ticket.poll(&mut Context::from_waker(Waker::noop()));
-                if let Poll::Ready(Ok(slot)) = told {
-                    slot.finish(outcome, Cost::from(now.since(sent)));
+        let probe = match self {
+            Self::Slot(slot, probe) => {
+                if outcome == Outcome::Serve {
+                    slot.serve();
+                } else {
+                    slot.fail();
                 }
+                probe
             }
-            Self::Outside => {}
-        }
+            Self::Watched(probe) => Some(probe),
+            Self::Outside => None,
+        };
+        probe.into_iter().for_each(|probe| probe.end(now, outcome));
     }
 }

@@ -16,22 +16,37 @@
 //!
 //! Read in this order: [`config`], `server` (threads, start and end), `worker` (connections),
 //! `forward` (the way of one request), `entry` (ranks), `upstream` (choice and pool), `body` (slots to
-//! the last byte), `watch` (events into numbers), `admin`.
+//! the last byte), `watch` (events into numbers), `model` and `sideline` (what is
+//! worked out beside the traffic), `operate` (what operators change), `admin`.
 
 #![allow(clippy::disallowed_methods, reason = "a driver reads the clock for the core")]
 
 mod admin;
 mod body;
 pub mod config;
+mod connection;
+pub mod dashboard;
 mod entry;
 mod forward;
 mod headers;
+mod health;
+mod log;
 mod metrics;
+mod model;
+mod operate;
+mod orca;
+mod outbound;
+pub mod reference;
+mod refusals;
 mod report;
 mod server;
+mod sideline;
+mod tls;
+mod upload;
 mod upstream;
 mod watch;
 mod worker;
 
-pub use config::{Address, File, ProxyConfig, Rule, Trust, Version};
+pub use config::{Address, File, Percent, ProxyConfig, Rule, Trust, Version};
+pub use log::Log;
 pub use server::{Handle, Server, Source, StartError};

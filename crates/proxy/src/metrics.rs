@@ -17,7 +17,7 @@ pub(crate) struct Metrics {
     pub(crate) admitted: [u64; BANDS],
     /// Requests turned away, at arrival or later, by band and reason.
     pub(crate) refused: [[u64; REASONS]; BANDS],
-    /// The same while the gate is only watched: they were served all the same.
+    /// The same where it is not enforced: they were served all the same.
     pub(crate) would_refuse: [[u64; REASONS]; BANDS],
     /// Requests that ended, by band and [`Outcome`].
     pub(crate) finished: [[u64; OUTCOMES.len()]; BANDS],
@@ -34,12 +34,12 @@ pub(crate) const OUTCOMES: [(Outcome, &str); 3] =
     [(Outcome::Serve, "served"), (Outcome::Fail, "failed"), (Outcome::Cancel, "cancelled")];
 
 impl Metrics {
-    /// Counts one event; `observe` says that nothing is enforced.
-    pub(crate) fn count(&mut self, event: &Event, observe: bool) {
+    /// Counts one event; `enforced` is false for a refusal that was not.
+    pub(crate) fn count(&mut self, event: &Event, enforced: bool) {
         match event {
             Event::Admit { rank, .. } => self.admitted[band(*rank)] += 1,
             Event::Refuse { rank, rejection, .. } => {
-                let table = if observe { &mut self.would_refuse } else { &mut self.refused };
+                let table = if enforced { &mut self.refused } else { &mut self.would_refuse };
                 table[band(*rank)][rejection.reason as usize] += 1;
             }
             Event::Start { sojourn, .. } => self.sojourn.add(*sojourn),
@@ -55,6 +55,8 @@ impl Metrics {
             | Event::Cursors { .. }
             | Event::Slots { .. }
             | Event::Retry { .. }
+            | Event::Objective { .. }
+            | Event::Endpoint { .. }
             | Event::Ignore(_) => {}
         }
     }
@@ -62,6 +64,11 @@ impl Metrics {
     /// Requests served, all bands together.
     pub(crate) fn served(&self) -> u64 {
         self.finished.iter().map(|by_outcome| by_outcome[0]).sum()
+    }
+
+    /// Refusals that were enforced.
+    pub(crate) fn enforced(&self) -> u64 {
+        self.refused.iter().flatten().sum()
     }
 
     /// Refusals by band, enforced or not.
@@ -122,6 +129,14 @@ pub(crate) struct Counters {
     pub(crate) accepted: Counter,
     /// Accepts that failed.
     pub(crate) accept_failures: Counter,
+    /// Client connections closed because there were too many.
+    pub(crate) too_many: Counter,
+    /// Client connections closed because too many came at once.
+    pub(crate) too_fast: Counter,
+    /// Clients that did not send a head or a body in time.
+    pub(crate) slow_clients: Counter,
+    /// Client connections on which no TLS came about.
+    pub(crate) tls_failures: Counter,
     /// Client connections open.
     pub(crate) connections: Gauge,
     /// Connections that have changed their protocol, such as WebSockets.
@@ -209,13 +224,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_only_watched_is_counted_apart() {
+    fn what_is_not_enforced_is_counted_apart() {
         let mut metrics = Metrics::default();
         let rejection = Rejection::new(Reason::Rank, 1.0, 0.0, Advice::Never);
         let event = Event::Refuse { rank: Rank::new(40, 0), workflow: Workflow::NONE, rejection };
+        metrics.count(&event, false);
         metrics.count(&event, true);
-        metrics.count(&event, false);
-        metrics.count(&event, false);
+        metrics.count(&event, true);
         let place = (Criticality::SheddablePlus.index(), Reason::Rank as usize);
         assert_eq!(metrics.would_refuse[place.0][place.1], 1);
         assert_eq!(metrics.refused[place.0][place.1], 2);

@@ -1,20 +1,35 @@
 //! The numbers as text: Prometheus for machines that collect, JSON for whoever looks.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use tidegate_core::{Criticality, Gate, Instant, Reason, Span};
+use tidegate_core::objective::Because;
+use tidegate_core::{CallerId, Criticality, Cursor, Gate, Instant, Reason, Span, Workflow};
+use tidegate_http::wire::Names;
 
+use crate::config::Percent;
+use crate::dashboard::detail::Detail;
+use crate::health::Peer;
 use crate::metrics::{Counters, Histogram, Metrics, OUTCOMES, REASONS};
 
 /// One moment of a sidecar.
 #[derive(Debug)]
 pub(crate) struct Snapshot<'a> {
     pub(crate) metrics: Metrics,
+    pub(crate) detail: Detail,
+    pub(crate) names: &'a Names,
+    /// How long upstreams take to answer, the slowest thread's view, by address.
+    pub(crate) latencies: BTreeMap<String, Span>,
+    /// For how long the process has served.
+    pub(crate) uptime: Span,
     pub(crate) counters: &'a Counters,
     pub(crate) level: Level,
-    pub(crate) observe: bool,
+    pub(crate) enforce: Percent,
     pub(crate) draining: bool,
+    pub(crate) peers: Vec<Arc<Peer>>,
+    pub(crate) now: Instant,
 }
 
 /// How full the gate is.
@@ -25,6 +40,11 @@ pub(crate) struct Level {
     pub(crate) waiting: usize,
     pub(crate) delay: Span,
     pub(crate) predicted_wait: Span,
+    /// Of policies that have one, and why it is that.
+    pub(crate) objective: Option<(Span, Because)>,
+    pub(crate) policy: &'static str,
+    /// The last rank let in, while ranks are cut.
+    pub(crate) cursor: Option<Cursor>,
 }
 
 impl Level {
@@ -35,6 +55,10 @@ impl Level {
             waiting: gate.waiting(),
             delay: gate.delay(now),
             predicted_wait: gate.backlog().predicted_wait(),
+            objective: gate.objective(),
+            policy: gate.admission().name(),
+            // A copy, as asking is counted.
+            cursor: gate.clone().feedback(now, CallerId::default(), Workflow::NONE).last,
         }
     }
 }
@@ -50,7 +74,7 @@ impl Snapshot<'_> {
         }
         let help = "Requests turned away, at arrival or while they waited.";
         page.refusals("tidegate_refused_total", help, &metrics.refused);
-        let help = "Requests served although the gate would have turned them away (observe).";
+        let help = "Requests that would have been turned away, and were not (enforce below 100%).";
         page.refusals("tidegate_would_refuse_total", help, &metrics.would_refuse);
         page.head("tidegate_finished_total", "counter", "Requests that ended with a slot.");
         for band in Criticality::ALL {
@@ -69,10 +93,22 @@ impl Snapshot<'_> {
         page.gauge("tidegate_delay_seconds", help, level.delay.as_secs_f64());
         let help = "Wait predicted for a request that arrives now.";
         page.gauge("tidegate_predicted_wait_seconds", help, level.predicted_wait.as_secs_f64());
+        if let Some((objective, _)) = level.objective {
+            let help = "The latency objective in force.";
+            page.gauge("tidegate_objective_seconds", help, objective.as_secs_f64());
+        }
         let help = "1 if nothing is enforced.";
-        page.gauge("tidegate_observe", help, u8::from(self.observe));
+        page.gauge("tidegate_observe", help, u8::from(self.enforce == Percent::NONE));
+        let help = "Share of requests for which the gate is enforced, 0 to 1.";
+        page.gauge("tidegate_enforce", help, f64::from(self.enforce.get()) / 100.0);
         let help = "1 if the process is about to end.";
         page.gauge("tidegate_draining", help, u8::from(self.draining));
+        let help = "Credits that callers have or may get; 0 without such a policy.";
+        page.gauge("tidegate_credits", help, self.detail.credits.unwrap_or(0));
+        let help = "Ranks let in, from 0 to 64: the business rank, and the part of it by user.";
+        page.gauge("tidegate_cursor", help, cursor(level.cursor));
+        let help = "Seconds since the process began to serve.";
+        page.gauge("tidegate_uptime_seconds", help, self.uptime.as_secs_f64());
         let help = "Client connections open.";
         page.gauge("tidegate_connections", help, counters.connections.get());
         let help = "Connections that have changed their protocol.";
@@ -80,6 +116,17 @@ impl Snapshot<'_> {
         for (name, help, count) in plain_counters(counters, metrics) {
             page.head(&format!("tidegate_{name}_total"), "counter", help);
             page.line(&[], count);
+        }
+        let help = "1 if requests are sent to the upstream, 0 while it is out.";
+        page.head("tidegate_upstream_in", "gauge", help);
+        for peer in &self.peers {
+            let address = peer.address().to_string();
+            page.line(&[("upstream", &address)], u8::from(peer.is_in(self.now)));
+        }
+        let help = "Requests that an upstream has.";
+        page.head("tidegate_upstream_in_flight", "gauge", help);
+        for peer in &self.peers {
+            page.line(&[("upstream", &peer.address().to_string())], peer.in_flight());
         }
         let help = "Requests that got no answer from an upstream.";
         page.head("tidegate_upstream_failures_total", "counter", help);
@@ -116,7 +163,8 @@ impl Snapshot<'_> {
             "waiting": level.waiting,
             "delay_seconds": level.delay.as_secs_f64(),
             "predicted_wait_seconds": level.predicted_wait.as_secs_f64(),
-            "observe": self.observe,
+            "observe": self.enforce == Percent::NONE,
+            "enforce_percent": self.enforce.get(),
             "draining": self.draining,
             "admitted": by_band(&|band| metrics.admitted[band].into()),
             "refused": by_band(&|band| reasons(&metrics.refused[band])),
@@ -127,21 +175,47 @@ impl Snapshot<'_> {
             "connections": counters.connections.get(),
             "tunnels": counters.tunnels.get(),
             "upstream_failures": failures,
+            "upstreams": self.peers.iter().map(|peer| self.upstream(peer)).collect::<Vec<_>>(),
         });
+        if let Some((objective, because)) = level.objective {
+            state["objective_seconds"] = objective.as_secs_f64().into();
+            state["objective_because"] = because.to_string().into();
+        }
         for (name, _, count) in plain_counters(counters, metrics) {
             state[name] = count.into();
         }
+        state["policy"] = level.policy.into();
+        state["cursor"] = cursor(level.cursor).into();
+        let last = level.cursor.and_then(Cursor::last);
+        state["last_rank"] = last.map(|rank| json!([rank.business(), rank.user()])).into();
+        state["uptime_seconds"] = self.uptime.as_secs_f64().into();
+        self.detail.tell(&mut state, self.names);
         state
+    }
+
+    fn upstream(&self, peer: &Peer) -> Value {
+        let mut report = peer.report(self.now);
+        let latency = self.latencies.get(&peer.address().to_string());
+        report["latency_seconds"] = latency.map(|latency| latency.as_secs_f64()).into();
+        report
     }
 }
 
 fn plain_counters(
     counters: &Counters,
     metrics: &Metrics,
-) -> [(&'static str, &'static str, u64); 6] {
+) -> [(&'static str, &'static str, u64); 10] {
     [
         ("connections_accepted", "Client connections accepted.", counters.accepted.get()),
         ("accept_failures", "Accepts that failed.", counters.accept_failures.get()),
+        ("connections_refused", "Closed: too many client connections.", counters.too_many.get()),
+        ("connections_throttled", "Closed: too many new ones at once.", counters.too_fast.get()),
+        (
+            "slow_clients",
+            "Clients that did not send their request in time.",
+            counters.slow_clients.get(),
+        ),
+        ("tls_failures", "Client connections without TLS.", counters.tls_failures.get()),
         ("malformed_contexts", "Contexts that could not be read.", counters.malformed.get()),
         ("reloads", "Reloads that took effect.", counters.reloads.get()),
         ("bad_reloads", "Reloads refused because the file was wrong.", counters.bad_reloads.get()),
@@ -157,6 +231,11 @@ fn upstream_failures(counters: &Counters) -> [(&'static str, u64); 3] {
     ]
 }
 
+/// A cursor as one number: how many of the 64 business ranks it lets in. All if there is none.
+fn cursor(cursor: Option<Cursor>) -> f64 {
+    cursor.map_or(64.0, |cursor| f64::from(cursor.ranks()) / 65536.0)
+}
+
 /// Reasons that occurred.
 fn reasons(counts: &[u64; REASONS]) -> Value {
     Reason::ALL
@@ -169,7 +248,9 @@ fn reasons(counts: &[u64; REASONS]) -> Value {
 }
 
 fn histogram(histogram: &Histogram) -> Value {
-    json!({ "count": histogram.count(), "sum": histogram.sum() })
+    let buckets: Vec<_> =
+        histogram.cumulative().map(|(us, n)| json!([us as f64 / 1e6, n])).collect();
+    json!({ "count": histogram.count(), "sum": histogram.sum(), "buckets": buckets })
 }
 
 /// A page of metrics.

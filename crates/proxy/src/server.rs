@@ -1,35 +1,47 @@
 //! Threads, start and end: [`Server`] binds, runs until it is told to end, and lets what is inside
 //! finish. [`Handle`] tells it so.
 
-use std::io::{Read, Write};
+use std::collections::BTreeMap;
+use std::io::Read;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use std::{fmt, fs, io, thread};
 
 use tidegate_core::admission::{AdmissionConfig, TideConfig};
+use tidegate_core::objective::Objective;
 use tidegate_core::rng::Rng;
 use tidegate_core::slots::SlotsConfig;
-use tidegate_core::{Gate, Instant};
-use tidegate_driver::{Clock, Monotonic, SharedGate};
+use tidegate_core::{Gate, Instant, Span};
+use tidegate_driver::{Clock, Monotonic, SharedGate, unix_time};
 use tidegate_http::wire::Names;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
+use tokio_rustls::rustls::ClientConfig;
 
 use crate::admin;
-use crate::config::File;
+use crate::config::{File, Percent};
+use crate::health::{self, Peers};
+use crate::log::Log;
 use crate::metrics::Counters;
+use crate::operate::{self, Token};
+use crate::outbound;
 use crate::report::{Level, Snapshot};
+use crate::sideline::Sideline;
+use crate::tls::Tls;
 use crate::watch::{Line, Watch};
-use crate::worker::{self, Phase, Worker};
+use crate::worker::{self, Links, Phase, Tools, Worker};
 
 /// Longest time between two looks at the gate. Its log of events holds 65,536; at four per request
 /// that is 800,000 requests per second.
 const LOOK: Duration = Duration::from_millis(20);
 /// Shortest time between two: the runtime's timer is no finer.
 const SHORTEST_LOOK: Duration = Duration::from_millis(1);
+/// Time between two looks at the configuration file.
+const FILE_LOOK: Duration = Duration::from_millis(500);
 
 /// A sidecar whose sockets are open, and that does not serve yet.
 #[derive(Debug)]
@@ -49,12 +61,23 @@ pub struct Handle {
 }
 
 /// Where a reload reads the configuration from, or what is wrong there.
-pub struct Source(Box<dyn Fn() -> Result<File, String> + Send + Sync>);
+pub struct Source {
+    read: Box<dyn Fn() -> Result<File, String> + Send + Sync>,
+    /// A file whose changes cause a reload.
+    path: Option<PathBuf>,
+}
 
 impl Source {
     /// Whatever `read` returns.
     pub fn new(read: impl Fn() -> Result<File, String> + Send + Sync + 'static) -> Self {
-        Self(Box::new(read))
+        Self { read: Box::new(read), path: None }
+    }
+
+    /// The same, read again whenever the file at `path` has changed.
+    #[must_use]
+    pub fn watching(mut self, path: PathBuf) -> Self {
+        self.path = Some(path);
+        self
     }
 }
 
@@ -68,12 +91,21 @@ impl fmt::Debug for Source {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) gate: SharedGate,
+    pub(crate) sideline: Arc<Sideline>,
+    pub(crate) names: Names,
     clock: Monotonic,
-    watch: Watch,
+    begun: Instant,
+    pub(crate) watch: Watch,
     counters: Arc<Counters>,
     workers: Vec<Arc<Worker>>,
     phase: watch::Sender<Phase>,
-    file: Mutex<File>,
+    pub(crate) file: Mutex<File>,
+    /// What an operator has said instead of the file.
+    pub(crate) enforce: Mutex<Option<Percent>>,
+    pub(crate) token: Mutex<Option<Token>>,
+    pub(crate) peers: Peers,
+    links: Mutex<Links>,
+    log: Log,
     source: Option<Source>,
     listen: SocketAddr,
     admin: SocketAddr,
@@ -99,6 +131,12 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
+/// Tells a gate what its limits ask for: numbers of workflows, and the calendar.
+pub(crate) fn inform(gate: &mut Gate, now: Instant, names: &Names) {
+    gate.name_workflows(|name| names.number(name));
+    gate.on_calendar(now, unix_time());
+}
+
 impl Server {
     /// Opens the sockets. `source` is where a reload reads from; `seed` decides all random choices.
     pub fn bind(file: File, source: Option<Source>, seed: u64) -> Result<Self, StartError> {
@@ -114,24 +152,57 @@ impl Server {
         let admin_address = address(admin.local_addr())?;
 
         let clock = Monotonic::new();
-        let gate = Gate::new(&file.gate, clock.now(), seed)
-            .map_err(|error| StartError::Config(error.to_string()))?;
-        let gate = SharedGate::with_clock(gate, clock);
         let (counters, names) = (Arc::new(Counters::default()), Names::default());
+        let mut gate = Gate::new(&file.gate, clock.now(), seed)
+            .map_err(|error| StartError::Config(error.to_string()))?;
+        inform(&mut gate, clock.now(), &names);
+        let gate = SharedGate::with_clock(gate, clock);
         let mut seeds = Rng::new(seed);
         let secret = secret(&file, &mut seeds)?;
+        let token = operate::token(&file)?;
+        let enforce = file.proxy.enforce;
+        let sideline = Arc::new(Sideline::new(
+            &file.gate,
+            names.clone(),
+            enforce,
+            clock.now(),
+            seeds.next_u64(),
+        ));
+        let tls = Tls::new(&file.proxy).map_err(StartError::Config)?;
+        let peers = Peers::default();
+        let outbound = outbound::build(&file.caller, clock, seeds.next_u64())
+            .map_err(|error| StartError::Config(error.to_string()))?;
+        let links = Links { tls, outbound };
+        let tools = Tools {
+            gate: gate.clone(),
+            sideline: Arc::clone(&sideline),
+            names: names.clone(),
+            counters: Arc::clone(&counters),
+            peers: peers.clone(),
+            threads: listeners.len(),
+            secret,
+            seed,
+        };
         let workers = listeners.iter().map(|_| {
-            let (gate, names, counters) = (gate.clone(), names.clone(), Arc::clone(&counters));
-            Worker::new(gate, names, counters, &file.proxy, secret, seeds.next_u64())
+            let tools = Tools { seed: seeds.next_u64(), ..tools.clone() };
+            Worker::new(tools, &file.proxy, &links)
         });
         let shared = Shared {
-            watch: Watch::new(gate.clone(), file.proxy.observe),
+            watch: Watch::new(gate.clone(), Arc::clone(&sideline)),
             workers: workers.map(Arc::new).collect(),
             gate,
+            sideline,
+            names: names.clone(),
             clock,
+            begun: clock.now(),
             counters,
             phase: watch::Sender::new(Phase::Open),
+            peers,
+            links: Mutex::new(links),
+            log: file.proxy.log,
             file: Mutex::new(file),
+            enforce: Mutex::new(None),
+            token: Mutex::new(token),
             source,
             listen,
             admin: admin_address,
@@ -154,7 +225,7 @@ impl Server {
     /// Serves until it is told to end and everything inside has finished, or time is up.
     pub fn run(self) -> io::Result<()> {
         let Self { shared, listeners, admin, runtime, signals } = self;
-        log(&shared.describe());
+        shared.describe().iter().for_each(|line| shared.log(line));
         let threads = listeners
             .into_iter()
             .zip(&shared.workers)
@@ -170,6 +241,8 @@ impl Server {
         runtime.block_on(async {
             tokio::spawn(admin::serve(Arc::clone(&shared), admin));
             tokio::spawn(look(Arc::clone(&shared)));
+            tokio::spawn(health::ask(Arc::clone(&shared)));
+            tokio::spawn(watch_file(Arc::clone(&shared)));
             if signals {
                 tokio::spawn(hear_signals(Arc::clone(&shared)));
             }
@@ -178,8 +251,8 @@ impl Server {
         for thread in threads {
             thread.join().map_err(|_| io::Error::other("a serving thread panicked"))??;
         }
-        shared.watch.collect().iter().for_each(|line| log(line));
-        log(&format_args!("ended: {} served", shared.watch.metrics().0.served()));
+        shared.watch.collect().iter().for_each(|line| shared.log(line));
+        shared.log(&format_args!("ended: {} served", shared.watch.metrics().0.served()));
         Ok(())
     }
 }
@@ -193,6 +266,11 @@ impl Handle {
     /// Where operators look.
     pub fn admin(&self) -> SocketAddr {
         self.shared.admin
+    }
+
+    /// What `/state` says.
+    pub fn state(&self) -> serde_json::Value {
+        self.shared.snapshot().json()
     }
 
     /// Accepts no more, finishes what is inside, then ends. The second time, ends at once.
@@ -215,17 +293,45 @@ impl Shared {
         self.file.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    pub(crate) fn tls(&self) -> Option<Arc<ClientConfig>> {
+        self.links().tls.client.clone()
+    }
+
+    fn links(&self) -> MutexGuard<'_, Links> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn snapshot(&self) -> Snapshot<'_> {
         let (metrics, line) = self.watch.metrics();
-        line.iter().for_each(|line| log(line));
+        line.iter().for_each(|line| self.log(line));
         let now = self.gate.now();
         Snapshot {
             metrics,
+            detail: self.watch.detail(),
+            names: &self.names,
+            latencies: self.latencies(),
+            uptime: now.since(self.begun),
             counters: &self.counters,
-            level: self.gate.read(|gate| Level::of(gate, now)),
-            observe: self.file().proxy.observe,
+            level: self.read(|gate| Level::of(gate, now)),
+            enforce: self.sideline.percent(),
             draining: self.is_draining(),
+            peers: self.peers.all(),
+            now,
         }
+    }
+
+    /// How long upstreams take to answer, as the slowest thread sees it.
+    fn latencies(&self) -> BTreeMap<String, Span> {
+        let mut all = BTreeMap::<String, Span>::new();
+        for worker in &self.workers {
+            for upstream in worker.settings().upstreams.list() {
+                if let (address, Some(latency)) = upstream.latency() {
+                    let known = all.entry(address).or_default();
+                    *known = latency.max(*known);
+                }
+            }
+        }
+        all
     }
 
     fn stop(&self) {
@@ -251,7 +357,7 @@ impl Shared {
         let _ = phase.wait_for(|phase| *phase >= Phase::Draining).await;
         let limit = Duration::from(self.file().proxy.drain_timeout);
         let inside = self.gate.read(|gate| gate.waiting() + gate.running() as usize);
-        log(&format_args!("ending: {inside} requests inside, at most {limit:?} to finish"));
+        self.log(&format_args!("ending: {inside} requests inside, at most {limit:?} to finish"));
         let end = tokio::time::Instant::now() + limit;
         while threads.iter().any(|thread| !thread.is_finished()) {
             if tokio::time::Instant::now() >= end {
@@ -268,7 +374,7 @@ impl Shared {
             .source
             .as_ref()
             .ok_or_else(nothing)
-            .and_then(|source| (source.0)().map_err(StartError::Config))
+            .and_then(|source| (source.read)().map_err(StartError::Config))
             .and_then(|file| self.take(file));
         match &result {
             Ok(()) => self.counters.reloads.add(1),
@@ -277,52 +383,80 @@ impl Shared {
         result
     }
 
+    fn reload_and_tell(&self) {
+        match self.reload() {
+            Ok(()) => self.log(&"the configuration was read again and is in force"),
+            Err(error) => self.log(&format_args!("the old configuration stays: {error}")),
+        }
+    }
+
     fn take(&self, mut file: File) -> Result<(), StartError> {
         let mut current = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         // What was opened stays open.
         file.proxy.listen = current.proxy.listen;
         file.proxy.admin = current.proxy.admin;
         file.proxy.threads = current.proxy.threads;
-        file.proxy.header_timeout = current.proxy.header_timeout;
         file.proxy.secret_file.clone_from(&current.proxy.secret_file);
+        file.proxy.log = current.proxy.log;
         check_upstreams(&file)?;
-        self.gate
-            .input(|gate, now| gate.reconfigure(now, &file.gate))
-            .map_err(|error| StartError::Config(error.to_string()))?;
-        self.watch.set_observe(file.proxy.observe).iter().for_each(|line| log(line));
+        let token = operate::token(&file)?;
+        let tls = Tls::new(&file.proxy).map_err(StartError::Config)?;
+        let outbound = match file.caller == current.caller {
+            true => self.links().outbound.clone(),
+            false => outbound::build(&file.caller, self.clock, self.clock.now().as_nanos())
+                .map_err(|error| StartError::Config(error.to_string()))?,
+        };
+        // The last that can fail; from here on everything is taken.
+        self.reconfigure(&file.gate)?;
+        let links = Links { tls, outbound };
+        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = token;
         for worker in &self.workers {
-            worker.reconfigure(&file.proxy);
+            worker.reconfigure(&file.proxy, &links);
         }
+        self.peers.keep(|address| file.proxy.addresses().any(|used| used == address));
+        *self.links() = links;
         *current = file;
+        drop(current);
+        self.apply_enforcement();
         Ok(())
     }
 
     /// What an operator should know at the start.
-    fn describe(&self) -> String {
+    fn describe(&self) -> [String; 2] {
         let file = self.file();
         let upstreams: Vec<String> = file.proxy.upstreams.iter().map(ToString::to_string).collect();
         let objective = match &file.gate.admission {
-            AdmissionConfig::Tide(tide) => format!(
-                "objective {}{}: an answer later than that is taken as worthless",
-                tide.objective,
-                if *tide == TideConfig::default() { " (the default; --objective)" } else { "" },
-            ),
+            AdmissionConfig::Tide(TideConfig { objective: Objective::Learned, .. }) => {
+                "objective learned (/state tells it; --objective gives one)".to_owned()
+            }
+            AdmissionConfig::Tide(TideConfig { objective, .. }) => {
+                format!("objective {objective}: an answer later than that is taken as worthless")
+            }
             _ => format!("admission {}", self.gate.read(|gate| gate.admission().name())),
         };
         let slots = match &file.gate.slots {
             SlotsConfig::Adaptive(slots) => format!("slots found by trial, from {}", slots.start),
             SlotsConfig::Fixed(slots) => format!("slots {}", slots.count),
         };
-        let observe = if file.proxy.observe { "; observes, enforces nothing" } else { "" };
-        format!(
-            "listening on {} for {}, {} threads, admin on http://{}\n\
-             tidegate: {objective}; {slots}; trust {}{observe}",
-            self.listen,
-            upstreams.join(", "),
-            self.workers.len(),
-            self.admin,
-            file.proxy.trust,
-        )
+        let enforce = match file.proxy.enforce {
+            Percent::ALL => String::new(),
+            Percent::NONE => "; observes, enforces nothing".to_owned(),
+            percent => format!("; enforces {percent}"),
+        };
+        let (threads, admin) = (self.workers.len(), self.admin);
+        let upstreams = upstreams.join(", ");
+        [
+            format!(
+                "listening on {} for {upstreams}, {threads} threads, admin on http://{admin}",
+                self.listen
+            ),
+            format!("{objective}; {slots}; trust {}{enforce}", file.proxy.trust),
+        ]
+    }
+
+    /// A line for the operator.
+    pub(crate) fn log(&self, line: &dyn fmt::Display) {
+        self.log.line(line);
     }
 }
 
@@ -335,8 +469,36 @@ async fn look(shared: Arc<Shared>) {
         let at = until.unwrap_or(latest).clamp(soonest, latest);
         tokio::time::sleep_until(at.into()).await;
         shared.gate.dispatch();
-        shared.watch.collect().iter().for_each(|line: &Line| log(line));
+        shared.sideline.look(shared.gate.now());
+        shared.watch.collect().iter().for_each(|line: &Line| shared.log(line));
     }
+}
+
+/// Reads the file again when it has changed. What is seen is its time, its length and, as tools write a
+/// new file and rename it, which file it is; it is read once nothing has changed for one look.
+async fn watch_file(shared: Arc<Shared>) {
+    let Some(path) = shared.source.as_ref().and_then(|source| source.path.clone()) else { return };
+    let mut known = stamp(&path);
+    let mut last = known;
+    loop {
+        tokio::time::sleep(FILE_LOOK).await;
+        let now = stamp(&path);
+        if now == last && now != known && now.is_some() {
+            known = now;
+            shared.reload_and_tell();
+        }
+        last = now;
+    }
+}
+
+/// What tells one state of a file from the next; none while it is not there.
+fn stamp(path: &Path) -> Option<(SystemTime, u64, u64)> {
+    let data = fs::metadata(path).ok()?;
+    #[cfg(unix)]
+    let which = std::os::unix::fs::MetadataExt::ino(&data);
+    #[cfg(not(unix))]
+    let which = 0;
+    Some((data.modified().ok()?, data.len(), which))
 }
 
 #[cfg(unix)]
@@ -348,16 +510,13 @@ async fn hear_signals(shared: Arc<Shared>) {
         signal(SignalKind::hangup()),
     );
     let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)) = streams else {
-        return log(&"signals cannot be heard: they end the process at once");
+        return shared.log(&"signals cannot be heard: they end the process at once");
     };
     loop {
         tokio::select! {
             _ = terminate.recv() => shared.stop(),
             _ = interrupt.recv() => shared.stop(),
-            _ = hangup.recv() => match shared.reload() {
-                Ok(()) => log(&"the configuration was read again and is in force"),
-                Err(error) => log(&format_args!("the old configuration stays: {error}")),
-            },
+            _ = hangup.recv() => shared.reload_and_tell(),
         }
     }
 }
@@ -423,10 +582,4 @@ fn listen_admin(address: SocketAddr) -> Result<TcpListener, StartError> {
 fn io_error(what: &str) -> impl Fn(io::Error) -> StartError + use<> {
     let what = what.to_owned();
     move |error| StartError::Io(what.clone(), error)
-}
-
-/// A line for the operator.
-fn log(line: &dyn fmt::Display) {
-    // Nobody is left to tell when stderr is closed.
-    let _ = writeln!(io::stderr(), "tidegate: {line}");
 }

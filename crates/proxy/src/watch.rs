@@ -6,7 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate_core::{Criticality, Instant, Span};
 use tidegate_driver::SharedGate;
 
+use crate::dashboard::detail::Detail;
 use crate::metrics::{BANDS, Metrics};
+use crate::refusals::Refusals;
+use crate::sideline::{Sideline, Told};
 
 /// Time without a refusal after which an overload is over. Shorter tells one overload as several.
 const CALM: Span = Span::from_secs(3);
@@ -15,21 +18,22 @@ const CALM: Span = Span::from_secs(3);
 #[derive(Clone, Debug)]
 pub(crate) struct Watch {
     gate: SharedGate,
+    sideline: Arc<Sideline>,
     state: Arc<Mutex<State>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     metrics: Metrics,
-    observe: bool,
+    detail: Detail,
+    refusals: Refusals,
     overload: Overload,
 }
 
 impl Watch {
-    pub(crate) fn new(gate: SharedGate, observe: bool) -> Self {
+    pub(crate) fn new(gate: SharedGate, sideline: Arc<Sideline>) -> Self {
         gate.input(|gate, _| gate.events().keep(true));
-        let state = State { observe, ..State::default() };
-        Self { gate, state: Arc::new(Mutex::new(state)) }
+        Self { gate, sideline, state: Arc::default() }
     }
 
     /// Counts what has happened since the last time. Returns a line for the log, if there is
@@ -39,11 +43,17 @@ impl Watch {
         // Under this lock, so that whoever reads the numbers finds all that was drained.
         let (events, lost) = self.gate.input(|gate, _| {
             let events = gate.events();
-            (events.drain().map(|(_, event)| event).collect::<Vec<_>>(), events.lost())
+            let told = |(at, event)| Told { at, event, enforced: true };
+            (events.drain().map(told).collect::<Vec<_>>(), events.lost())
         });
-        let State { metrics, observe, overload } = &mut *state;
-        events.iter().for_each(|event| metrics.count(event, *observe));
-        metrics.lost = lost;
+        let (told, lost_aside) = self.sideline.drain();
+        let State { metrics, detail, refusals, overload } = &mut *state;
+        for Told { at, event, enforced } in events.into_iter().chain(told) {
+            metrics.count(&event, enforced);
+            detail.count(&event);
+            refusals.note(at, &event, enforced);
+        }
+        metrics.lost = lost + lost_aside;
         overload.look(self.gate.now(), metrics)
     }
 
@@ -53,11 +63,19 @@ impl Watch {
         (self.lock().metrics.clone(), line)
     }
 
-    /// Refusals from now on are enforced, or not.
-    pub(crate) fn set_observe(&self, observe: bool) -> Option<Line> {
-        let line = self.collect();
-        self.lock().observe = observe;
-        line
+    /// The finer numbers, as of the last time they were counted.
+    pub(crate) fn detail(&self) -> Detail {
+        self.lock().detail.clone()
+    }
+
+    /// Another policy begins: what belonged to the last one is no more.
+    pub(crate) fn forget(&self) {
+        self.lock().detail.forget();
+    }
+
+    /// Looks at the latest refusals.
+    pub(crate) fn refusals<R>(&self, look: impl FnOnce(&Refusals) -> R) -> R {
+        look(&self.lock().refusals)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -70,6 +88,8 @@ impl Watch {
 struct Overload {
     /// Numbers at the last look.
     refused: [u64; BANDS],
+    /// How many of them were enforced.
+    enforced: u64,
     now: Option<Episode>,
 }
 
@@ -86,13 +106,19 @@ struct Episode {
 
 impl Overload {
     fn look(&mut self, now: Instant, metrics: &Metrics) -> Option<Line> {
+        let line = self.compare(now, metrics);
+        self.enforced = metrics.enforced();
+        line
+    }
+
+    fn compare(&mut self, now: Instant, metrics: &Metrics) -> Option<Line> {
         let refused = metrics.refusals();
         let before = std::mem::replace(&mut self.refused, refused);
         match &mut self.now {
             None if refused != before => {
                 let served = metrics.served();
                 self.now = Some(Episode { began: now, last: now, served, refused: before });
-                Some(Line::Begins)
+                Some(Line::Begins { enforced: metrics.enforced() > self.enforced })
             }
             Some(episode) if refused != before => {
                 episode.last = now;
@@ -116,7 +142,10 @@ impl Overload {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     /// Something was refused, for the first time in a while.
-    Begins,
+    Begins {
+        /// Whether really: otherwise it was served all the same.
+        enforced: bool,
+    },
     /// Nothing has been refused for a while.
     Ends {
         /// From the first refusal to the last.
@@ -131,7 +160,12 @@ pub(crate) enum Line {
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Begins => f.write_str("overload begins: the least important are refused"),
+            Self::Begins { enforced: true } => {
+                f.write_str("overload begins: the least important are refused")
+            }
+            Self::Begins { enforced: false } => {
+                f.write_str("overload begins: the least important would be refused")
+            }
             Self::Ends { lasted, served, refused } => {
                 write!(f, "overload has ended after {:.1} s: ", lasted.as_secs_f64())?;
                 write!(f, "{served} served, {} refused", refused.iter().sum::<u64>())?;
@@ -160,7 +194,7 @@ mod tests {
             overload.look(Instant::ZERO + Span::from_millis(100 * tenths), &metrics)
         };
         assert_eq!(look(0, 0, 5), None);
-        assert_eq!(look(1, 7, 5), Some(Line::Begins));
+        assert_eq!(look(1, 7, 5), Some(Line::Begins { enforced: true }));
         assert_eq!(look(2, 7, 5), None);
         assert_eq!(look(3, 0, 5), None);
         assert_eq!(look(21, 1, 5), None);
@@ -171,6 +205,6 @@ mod tests {
         let text = "overload has ended after 2.0 s: 15 served, 15 refused, 15 sheddable";
         assert_eq!(ends.to_string(), text);
         assert_eq!(look(60, 0, 0), None);
-        assert_eq!(look(61, 1, 0), Some(Line::Begins));
+        assert_eq!(look(61, 1, 0), Some(Line::Begins { enforced: true }));
     }
 }

@@ -76,7 +76,8 @@ impl Figure {
             .filter(|name| Known::find(name).is_none())
             .collect();
         if !unknown.is_empty() {
-            let known = ALL.map(|figure| figure.name).join(", ");
+            let known: Vec<_> = ALL.iter().map(|figure| figure.name).collect();
+            let known = known.join(", ");
             let unknown = unknown.join(", ");
             return Err(Error::Input(format!("no such figure: {unknown}\nthere are: {known}")));
         }

@@ -1,13 +1,22 @@
 //! One module per command: its flags as a clap struct, and `run`.
 
+mod admin;
+mod bench;
 mod check;
 mod config;
+mod demo;
+mod enforce;
+mod explain;
 mod figure;
 mod file;
+mod limit;
 mod png;
 mod progress;
 mod proxy;
+mod shadow;
 mod sim;
+#[cfg(feature = "tui")]
+mod top;
 
 use std::fmt;
 use std::io::{self, Write};
@@ -18,12 +27,27 @@ use clap::{Subcommand, ValueEnum};
 /// What the binary can do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// See what overload does to a service, and what policies make of it.
+    Demo(demo::Demo),
+    /// Measure real overload on this machine.
+    Bench(bench::Bench),
     /// Check a configuration file and tell everything that is wrong with it.
     Check(check::Check),
     /// Print configurations.
     Config(config::Config),
+    /// Find limits that fit.
+    Limit(limit::Limit),
     /// Run the sidecar: a gate before an HTTP service.
     Proxy(Box<proxy::Proxy>),
+    /// Ask a running sidecar what would happen to a request now, and why.
+    Explain(explain::Explain),
+    /// See or change for how many requests a running sidecar's refusals are enforced.
+    Enforce(enforce::Enforce),
+    /// Try another policy beside the live one of a running sidecar.
+    Shadow(shadow::Shadow),
+    /// Watch running sidecars in the terminal.
+    #[cfg(feature = "tui")]
+    Top(top::Top),
     /// Make the papers' figures with our policies, and check what they claim.
     Figure(figure::Figure),
     /// Simulate a plan: what would these policies do to my services?
@@ -33,9 +57,17 @@ pub(crate) enum Command {
 impl Command {
     pub(crate) fn run(self) -> Result<(), Error> {
         match self {
+            Self::Demo(demo) => demo.run(),
+            Self::Bench(bench) => bench.run(),
             Self::Check(check) => check.run(),
             Self::Config(config) => config.run(),
+            Self::Limit(limit) => limit.run(),
             Self::Proxy(proxy) => proxy.run(),
+            Self::Explain(explain) => explain.run(),
+            Self::Enforce(enforce) => enforce.run(),
+            Self::Shadow(shadow) => shadow.run(),
+            #[cfg(feature = "tui")]
+            Self::Top(top) => top.run(),
             Self::Figure(figure) => figure.run(),
             Self::Sim(sim) => sim.run(),
         }

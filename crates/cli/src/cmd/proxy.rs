@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use tidegate_core::Span;
 use tidegate_core::admission::AdmissionConfig;
-use tidegate_proxy::{Address, File, Server, Source, StartError, Trust};
+use tidegate_core::objective::Objective;
+use tidegate_proxy::{Address, File, Log, Percent, Server, Source, StartError, Trust};
 
 use super::{Error, file};
 
@@ -28,15 +28,24 @@ pub(crate) struct Proxy {
     /// Whose word about ranks is taken: `edge` takes nobody's, `inside` that of every client.
     #[arg(long, value_name = "edge|inside")]
     trust: Option<Trust>,
-    /// The latency objective, such as 50ms: an answer later than this is worth nothing.
+    /// The latency objective, such as 50ms: an answer later than this is worth nothing. Or `learned`.
     #[arg(long, value_name = "TIME")]
-    objective: Option<Span>,
+    objective: Option<Objective>,
     /// Serving threads; 0 is one per core.
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Enforce nothing, and count what would have been refused.
-    #[arg(long)]
+    /// Enforce nothing, and count what would have been refused: --enforce 0%.
+    #[arg(long, conflicts_with = "enforce")]
     observe: bool,
+    /// Share of requests for which refusals are enforced, such as 10%.
+    #[arg(long, value_name = "PERCENT")]
+    enforce: Option<Percent>,
+    /// File with the token that changes over the admin port need.
+    #[arg(long, value_name = "FILE")]
+    admin_token_file: Option<String>,
+    /// How lines for operators are written.
+    #[arg(long, value_name = "text|json|none")]
+    log: Option<Log>,
     /// TOML with the blocks `[proxy]` and `[gate]`; flags go before what it says.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -45,7 +54,8 @@ pub(crate) struct Proxy {
 impl Proxy {
     pub(crate) fn run(self) -> Result<(), Error> {
         let file = self.file().map_err(Error::Input)?;
-        let source = self.config.is_some().then(|| Source::new(move || self.file()));
+        let path = self.config.clone().filter(|path| file::is_file(path));
+        let source = path.map(|path| Source::new(move || self.file()).watching(path));
         let server = Server::bind(file, source, seed()).map_err(|error| match error {
             StartError::Config(_) => Error::Input(error.to_string()),
             StartError::Io(..) => Error::Failed(error.to_string()),
@@ -68,7 +78,14 @@ impl Proxy {
         proxy.admin = self.admin.unwrap_or(proxy.admin);
         proxy.trust = self.trust.unwrap_or(proxy.trust);
         proxy.threads = self.threads.unwrap_or(proxy.threads);
-        proxy.observe |= self.observe;
+        proxy.enforce = self.enforce.unwrap_or(proxy.enforce);
+        if self.observe {
+            proxy.enforce = Percent::NONE;
+        }
+        proxy.log = self.log.unwrap_or(proxy.log);
+        if self.admin_token_file.is_some() {
+            proxy.admin_token_file.clone_from(&self.admin_token_file);
+        }
         if !self.upstreams.is_empty() {
             proxy.upstreams.clone_from(&self.upstreams);
         }

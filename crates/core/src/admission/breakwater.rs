@@ -104,7 +104,7 @@ impl Admission for Breakwater {
     }
 
     fn needs(&self) -> Needs {
-        Needs { ages: self.config.delay == DelaySignal::Oldest, ranks: false }
+        Needs { ages: self.config.delay == DelaySignal::Oldest, ..Needs::default() }
     }
 
     fn on_arrival(&mut self, cx: &mut Cx<'_>, backlog: &Backlog, request: &Request) -> Verdict {

@@ -28,11 +28,22 @@ mod dagor_9;
 mod dagor_form_3;
 mod ignoring;
 mod metastability;
+mod shares_faults;
+mod shares_split;
 mod sre_attempts;
 mod sre_criticality;
 mod sre_layers;
+mod sre_quotas;
 mod sre_retries;
 mod sre_throttling;
+mod srtm;
+mod srtm_4;
+mod srtm_5;
+mod srtm_6;
+mod srtm_7;
+mod srtm_8;
+mod srtm_9;
+mod srtm_table_1;
 mod testbed;
 mod three_hops;
 mod tide_callers;
@@ -60,7 +71,7 @@ pub struct Figure {
 }
 
 /// All figures, in the order in which they are told and made.
-pub const ALL: [Figure; 26] = [
+pub const ALL: &[Figure] = &[
     breakwater_1::FIGURE,
     breakwater_3::FIGURE,
     breakwater_4::FIGURE,
@@ -87,6 +98,16 @@ pub const ALL: [Figure; 26] = [
     metastability::FIGURE,
     three_hops::FIGURE,
     ignoring::FIGURE,
+    sre_quotas::FIGURE,
+    srtm_4::FIGURE,
+    srtm_5::FIGURE,
+    srtm_6::FIGURE,
+    srtm_7::FIGURE,
+    srtm_8::FIGURE,
+    srtm_9::FIGURE,
+    srtm_table_1::FIGURE,
+    shares_split::FIGURE,
+    shares_faults::FIGURE,
 ];
 
 /// What came of making a figure.
@@ -125,7 +146,7 @@ impl Outcome {
         let mut out = format!("{}: {}\n{}\n\n", figure.name, figure.title, figure.source);
         out += &claim::table(&self.claims);
         if !self.notes.is_empty() {
-            out += "\ntuned for most goodput:\n";
+            out += "\nchosen:\n";
         }
         for note in &self.notes {
             out += &format!("  {note}\n");

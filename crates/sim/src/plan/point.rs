@@ -66,7 +66,7 @@ pub(super) fn read(
         ideal: policy == IDEAL,
         policy,
         values,
-        workflows: work.names,
+        workflows: work.names.clone(),
         scenario: Scenario {
             duration,
             warmup,
@@ -76,6 +76,7 @@ pub(super) fn read(
             topology,
             network,
             workload: spec,
+            workflows: work.names,
             gates,
             caller,
             timeout: work.timeout,

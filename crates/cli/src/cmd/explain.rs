@@ -1,0 +1,111 @@
+//! `tidegate explain --business N --user N`
+
+use std::fmt::Write;
+
+use serde_json::Value;
+use tidegate_core::Span;
+
+use super::admin::{Admin, json};
+use super::{Error, Format, print};
+
+/// Ask a running sidecar what would happen to a request now, and why. A copy of its gate is asked:
+/// nothing is consumed.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Explain {
+    #[command(flatten)]
+    admin: Admin,
+    /// Business rank, 0 (refused last) to 63; 24 if left out.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..64))]
+    business: Option<u8>,
+    /// User rank, 0 (refused last) to 65535; 0 if left out.
+    #[arg(long, value_name = "N")]
+    user: Option<u16>,
+    /// Time it has, such as 50ms.
+    #[arg(long, value_name = "TIME")]
+    deadline: Option<Span>,
+    /// Which attempt it is; 0 is the first.
+    #[arg(long, value_name = "N")]
+    attempt: Option<u8>,
+    /// How to answer.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+impl Explain {
+    pub(crate) fn run(self) -> Result<(), Error> {
+        let mut query = Vec::new();
+        let mut set = |name: &str, value: Option<String>| {
+            query.extend(value.map(|value| format!("{name}={value}")));
+        };
+        set("business", self.business.map(|n| n.to_string()));
+        set("user", self.user.map(|n| n.to_string()));
+        set("deadline", self.deadline.map(|span| span.to_string()));
+        set("attempt", self.attempt.map(|n| n.to_string()));
+        let answer = self.admin.get(&format!("/explain?{}", query.join("&")))?;
+        match self.format {
+            Format::Json => print(format_args!("{}\n", json(&answer)?)),
+            Format::Text => print(describe(&json(&answer)?)),
+        }
+    }
+}
+
+fn describe(told: &Value) -> String {
+    let verdict = match told["verdict"].as_str().unwrap_or_default() {
+        "start" => "It would start at once.".to_owned(),
+        "wait" => "It would wait for a slot.".to_owned(),
+        _ => format!("It would be refused: {}", word(&told["refusal"]["text"])),
+    };
+    let mut text = format!("{verdict}\n");
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "  {name:<18} {value}");
+    };
+    line("policy", word(&told["policy"]));
+    let rank = format!("{}, {} ({})", told["rank"][0], told["rank"][1], word(&told["criticality"]));
+    line("rank", rank);
+    line("last rank let in", told["last_rank_let_in"].as_str().unwrap_or("all").to_owned());
+    line("running of slots", format!("{} of {}", told["running"], told["slots"]));
+    line("waiting", told["waiting"].to_string());
+    let wait = told["predicted_wait_seconds"].as_f64().unwrap_or(0.0);
+    line("predicted wait", format!("{:.1} ms", wait * 1e3));
+    if let Some(refusal) = told["refusal"].as_object() {
+        line("rule", word(&refusal["reason"]));
+        let unit = word(&refusal["unit"]);
+        line("measured", format!("{} {unit}", refusal["measured"]));
+        line("limit", format!("{} {unit}", refusal["limit"]));
+        line("told to retry", word(&refusal["retry"]));
+    }
+    text
+}
+
+/// Names may come from strangers: what a terminal would act on is not shown.
+pub(crate) fn word(value: &Value) -> String {
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_told_with_rule_limit_and_value() {
+        let told = json!({
+            "verdict": "refuse", "policy": "tide", "rank": [40, 7], "criticality": "sheddable-plus",
+            "last_rank_let_in": "(24, 9)", "running": 4, "slots": 4, "waiting": 9,
+            "predicted_wait_seconds": 0.05,
+            "refusal": { "text": "too much", "reason": "rank", "measured": 3.0, "limit": 2.0,
+                         "unit": "ranks", "retry": "elsewhere" },
+        });
+        let text = describe(&told);
+        for part in ["refused: too much", "40, 7", "(24, 9)", "4 of 4", "50.0 ms", "3.0 ranks"] {
+            assert!(text.contains(part), "{part} is missing from\n{text}");
+        }
+    }
+
+    #[test]
+    fn what_a_terminal_would_act_on_is_not_shown() {
+        assert_eq!(word(&json!("a\u{1b}[2Jb")), "a\u{fffd}[2Jb");
+    }
+}

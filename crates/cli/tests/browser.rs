@@ -1,0 +1,285 @@
+//! The demo and the dashboard in a real browser, headless Chromium. `TIDEGATE_PICTURES=DIR` keeps the
+//! pictures for the book.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::disallowed_methods, reason = "real processes, a real browser")]
+
+#[path = "support/webdriver.rs"]
+mod webdriver;
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use std::{env, fs, thread};
+
+use serde_json::Value;
+use webdriver::{Browser, exchange};
+
+const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
+
+/// A process of ours, killed when it is dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill().and_then(|()| self.0.wait());
+    }
+}
+
+/// A demo, and where its page is.
+fn demo(args: &[&str]) -> (Running, String) {
+    let mut child = Command::new(TIDEGATE)
+        .args(["demo", "--listen", "127.0.0.1:0"])
+        .args(args)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("it speaks");
+    let address = line.split("http://").nth(1).and_then(|rest| rest.split('/').next());
+    (Running(child), address.unwrap_or_else(|| panic!("{line}")).to_owned())
+}
+
+fn sidecar(listen: &str, admin: &str) -> Running {
+    let child = Command::new(TIDEGATE)
+        .args(["proxy", "--listen", listen, "--admin", admin, "--trust", "inside"])
+        .args(["--upstream", "http://127.0.0.1:9", "--log", "none"])
+        .spawn()
+        .expect("it starts");
+    while exchange(admin, "GET", "/healthz", "", "").is_err() {
+        thread::sleep(Duration::from_millis(20));
+    }
+    Running(child)
+}
+
+/// A port that is free now.
+fn free() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("bound").to_string()
+}
+
+fn keep(browser: &Browser, name: &str) {
+    let Some(folder) = env::var_os("TIDEGATE_PICTURES") else { return };
+    let path = PathBuf::from(folder).join(name);
+    fs::write(&path, base64(&browser.picture())).expect("a folder to write to");
+}
+
+/// The bytes behind base64.
+fn base64(text: &str) -> Vec<u8> {
+    const ALPHABET: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let value = |byte| ALPHABET.iter().position(|known| *known == byte);
+    let (mut bytes, mut bits, mut held) = (Vec::new(), 0, 0u32);
+    for six in text.bytes().filter_map(value) {
+        held = held << 6 | six as u32;
+        bits += 6;
+        if bits >= 8 {
+            bits -= 8;
+            bytes.push((held >> bits) as u8);
+        }
+    }
+    bytes
+}
+
+/// Waits until a condition on the page's own numbers of its lanes has held for three ticks.
+fn holds(browser: &Browser, what: &str, condition: &str) {
+    browser.run("window.heldFor = 0; window.lastTick = ''");
+    let script = format!(
+        "const lane = (policy) => document.querySelector(`[data-policy=${{policy}}]`)?.dataset ?? {{}};
+         const tick = document.documentElement.dataset.ticks;
+         if (tick !== window.lastTick) {{
+           window.lastTick = tick;
+           window.heldFor = ({condition}) ? window.heldFor + 1 : 0;
+         }}
+         return window.heldFor >= 3;"
+    );
+    browser.wait(what, &script);
+}
+
+#[test]
+fn the_demo_convinces_at_one_look() {
+    let Some(browser) = Browser::start(1360, 1120) else { return };
+    let (_demo, address) = demo(&[]);
+    browser.open(&format!("http://{address}/"));
+    browser.wait("the first message", "return document.documentElement.dataset.ticks > 1");
+
+    // Open collapses, tide does not: half of the capacity lies between them.
+    holds(&browser, "open collapses", "lane('open').goodput < 50 && lane('open').offered > 250");
+    holds(&browser, "tide holds", "lane('tide').goodput > 130");
+    holds(&browser, "the important are served", "lane('tide').success_top_quarter > 0.8");
+    browser.wait(
+        "words beside colours",
+        "return document.querySelector('[data-policy=open] .verdict').textContent.includes('collapsed')",
+    );
+
+    // Charts move.
+    let points = "return document.querySelector('[data-chart=traffic]').data[0].x.length";
+    let before = browser.number(points);
+    browser.wait("charts move", &format!("{} > {before}", points));
+    let heat =
+        "return document.querySelector('[data-policy=tide] [data-chart=heat]').data[0].z.length";
+    assert_eq!(browser.number(heat), 16.0);
+
+    // The slider obeys the keyboard, and the load follows.
+    browser.run("document.getElementById('load').focus()");
+    let page_up = "\u{e00e}";
+    browser.keys(&[page_up, page_up]);
+    browser.wait(
+        "the slider's value",
+        "return document.getElementById('load-out').textContent === '4.0 ×'",
+    );
+    holds(&browser, "four times the load", "lane('open').offered > 500");
+    holds(&browser, "tide holds at four times", "lane('tide').goodput > 100");
+    browser.run("document.querySelector('[data-scene=calm]').click()");
+    holds(&browser, "calm", "lane('open').offered < 220");
+    // What waited is served or given up within seconds; then open is as good as any.
+    holds(
+        &browser,
+        "all is well without overload",
+        "lane('open').goodput > 100 && lane('tide').goodput > 100",
+    );
+
+    // Another policy, by the page's own control.
+    browser.run(
+        "const a = document.getElementById('a'); a.value = 'codel'; a.dispatchEvent(new Event('change'))",
+    );
+    browser.wait("codel", "return document.querySelector('[data-policy=codel]') !== null");
+    browser.run("document.getElementById('compare').click()");
+    assert_eq!(browser.run("return document.querySelectorAll('.lane:not([hidden])').length"), 1);
+    browser.run("document.getElementById('compare').click()");
+
+    // Dark, and as small as a phone: nothing sticks out.
+    let paper = "return getComputedStyle(document.body).backgroundColor";
+    let light = browser.text(paper);
+    browser.run("document.getElementById('theme').click()");
+    assert_ne!(browser.text(paper), light);
+    assert_eq!(browser.text("return document.documentElement.dataset.theme"), "dark");
+    browser.screen(390, 844, true);
+    browser.wait(
+        "a page as wide as the screen",
+        "return document.documentElement.scrollWidth <= window.innerWidth + 1",
+    );
+    keep(&browser, "demo-phone.png");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn pictures_for_the_book() {
+    if env::var_os("TIDEGATE_PICTURES").is_none() {
+        return;
+    }
+    let Some(browser) = Browser::start(1360, 1240) else { return };
+    let (_demo, address) = demo(&["--load", "0.8"]);
+    browser.open(&format!("http://{address}/"));
+    browser.wait("calm", "return document.documentElement.dataset.ticks > 20");
+    browser.run("document.querySelector('[data-scene=overload]').click()");
+    browser.wait("overload", "return document.documentElement.dataset.ticks > 70");
+    keep(&browser, "demo.png");
+    let dashboard =
+        browser.text("return document.querySelector('[data-policy=tide] [data-is=admin]').href");
+    browser.open(&dashboard);
+    thread::sleep(Duration::from_secs(40));
+    keep(&browser, "dashboard.png");
+}
+
+#[test]
+fn the_demo_takes_no_orders_from_other_sites() {
+    let (_demo, address) = demo(&["--load", "0"]);
+    let post = |headers: &str| {
+        exchange(&address, "POST", "/set?load=1.5", headers, "").expect("an answer")
+    };
+    let (status, words) = post("origin: http://elsewhere.example\r\n");
+    assert_eq!(status, 403, "{words}");
+    assert_eq!(post("sec-fetch-site: cross-site\r\n").0, 403);
+    let (status, words) =
+        post(&format!("origin: http://{address}\r\nsec-fetch-site: same-origin\r\n"));
+    let controls: Value = serde_json::from_str(&words).expect("JSON");
+    assert_eq!((status, &controls["load"]), (200, &Value::from(1.5)));
+    assert_eq!(exchange(&address, "POST", "/set?load=99", "", "").expect("an answer").0, 400);
+    assert_eq!(exchange(&address, "GET", "/set?load=3", "", "").expect("an answer").0, 404);
+}
+
+/// The page of a sidecar: what it says is what `/state` and `/metrics` say, a stranger's words are
+/// shown as words, and a restart is noticed.
+#[test]
+fn the_dashboard_is_true_safe_and_survives_a_restart() {
+    let Some(browser) = Browser::start(1360, 1100) else { return };
+    let (listen, admin) = (free(), free());
+    let running = sidecar(&listen, &admin);
+    // Nothing answers behind it: three requests that fail, of a workflow with a hostile name.
+    let hostile = "<img src=x onerror=document.title=1>";
+    for _ in 0..3 {
+        let context = format!("overload-context: r=(8 7), w=\"{hostile}\"\r\n");
+        let (status, _) = exchange(&listen, "GET", "/", &context, "").expect("an answer");
+        assert_eq!(status, 502);
+    }
+    browser.open(&format!("http://{admin}/"));
+    browser.wait("the dashboard", "return location.pathname === '/dashboard'");
+    browser.wait(
+        "the workflow",
+        "return document.getElementById('workflows').textContent.includes('onerror')",
+    );
+    let shown = browser.text("return document.querySelector('#workflows td').textContent");
+    assert_eq!(shown, hostile);
+    assert_eq!(browser.run("return document.querySelectorAll('td img').length"), 0);
+    assert_eq!(browser.text("return document.title"), "Tidegate dashboard");
+
+    // The same numbers everywhere.
+    let page = browser.text("return document.querySelector('#by-rank tr').textContent");
+    assert_eq!(page, "8300", "rank 8: 3 admitted, 0 refused, 0 served");
+    let (_, state) = exchange(&admin, "GET", "/state", "", "").expect("an answer");
+    let state: Value = serde_json::from_str(&state).expect("JSON");
+    assert_eq!(state["ranks"]["8"][0]["admitted"], 3);
+    assert_eq!(state["admitted"]["critical-plus"], 3);
+    let (_, metrics) = exchange(&admin, "GET", "/metrics", "", "").expect("an answer");
+    assert!(metrics.contains("tidegate_admitted_total{band=\"critical-plus\"} 3\n"));
+    assert!(
+        metrics.contains("tidegate_finished_total{band=\"critical-plus\",outcome=\"failed\"} 3\n")
+    );
+    let slots = format!("{} of {}", state["running"], state["slots"]);
+    assert_eq!(browser.text("return document.getElementById('slots').textContent"), slots);
+
+    // Explain answers, also to nonsense.
+    browser.run(
+        "document.getElementById('user').value = 9; document.querySelector('#explain button').click()",
+    );
+    browser.wait(
+        "an explanation",
+        "return document.getElementById('explain-answer').textContent.includes('start at once')",
+    );
+    browser.run(
+        "document.getElementById('deadline').value = 'soon'; document.querySelector('#explain button').click()",
+    );
+    browser.wait(
+        "an objection",
+        "return document.getElementById('explain-answer').textContent.includes('not allowed')",
+    );
+    browser.wait(
+        "parameters with their meaning",
+        "return document.getElementById('policy-table').textContent.includes('The one value to set')",
+    );
+    // Without a token nothing changes.
+    browser.run("document.querySelector('[data-change=kill]').click()");
+    browser.wait(
+        "a refusal",
+        "return document.getElementById('change-answer').textContent.includes('Not done (403)')",
+    );
+    assert!(browser.complaints().iter().all(|line| line.contains("403") || line.contains("400")));
+
+    drop(running);
+    browser.wait(
+        "news of the end",
+        "return document.getElementById('banner').textContent.includes('Connection lost')",
+    );
+    let _again = sidecar(&listen, &admin);
+    browser.wait(
+        "news of the restart",
+        "return document.getElementById('banner').textContent.includes('Connected again')",
+    );
+    browser.wait("new numbers", "return document.querySelectorAll('#by-rank tr').length === 0");
+    browser.screen(390, 844, true);
+    browser.wait(
+        "a page as wide as the screen",
+        "return document.documentElement.scrollWidth <= window.innerWidth + 1",
+    );
+}

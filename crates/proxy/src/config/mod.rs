@@ -1,0 +1,165 @@
+//! The configuration file: `[proxy]` is the sidecar's own, `[gate]` and `[caller]` are the core's.
+
+mod address;
+mod connections;
+mod percent;
+mod proxy;
+mod rule;
+mod schema;
+mod upstreams;
+
+use serde::{Deserialize, Serialize};
+use tidegate_core::Span;
+use tidegate_core::admission::AdmissionConfig;
+use tidegate_core::caller::CallerConfig;
+use tidegate_core::config::{self, ConfigError, Problems};
+use tidegate_core::gate::GateConfig;
+use tidegate_core::limit::LimitConfig;
+use tidegate_core::schedule::ScheduleConfig;
+use tidegate_core::signal::SignalsConfig;
+use tidegate_core::slots::{AdaptiveConfig, SlotsConfig};
+
+pub use address::{Address, Scheme, Version};
+pub use connections::{ConnectionsConfig, TlsConfig};
+pub use percent::Percent;
+pub use proxy::{ProxyConfig, Trust};
+pub use rule::{Network, Rule};
+pub use upstreams::{HealthConfig, Spill};
+
+/// A whole file. What it leaves out has its default.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct File {
+    /// Where to listen, what to protect.
+    pub proxy: ProxyConfig,
+    /// Who may enter, who is next, how many at once.
+    #[serde(with = "GateBlock")]
+    pub gate: GateConfig,
+    /// What may leave towards upstreams that run a gate of their own; retries are for programs that
+    /// call through the library, as a sidecar sends nothing twice.
+    pub caller: CallerConfig,
+}
+
+impl Default for File {
+    fn default() -> Self {
+        Self {
+            proxy: ProxyConfig::default(),
+            gate: gate_defaults(),
+            caller: CallerConfig::default(),
+        }
+    }
+}
+
+impl File {
+    /// Reads and checks a file; all problems are told at once.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        config::read(text, Self::validate)
+    }
+
+    /// Every parameter in full.
+    pub fn to_toml(&self) -> String {
+        config::print(self)
+    }
+
+    fn validate(&self, problems: &mut Problems) {
+        problems.within("proxy", |problems| self.proxy.validate(problems));
+        problems.within("gate", |problems| self.gate.validate(problems));
+        problems.within("caller", |problems| self.caller.validate(problems));
+    }
+}
+
+/// A file that has nothing but a gate: a candidate to be compared with the one in force.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Candidate {
+    #[serde(with = "GateBlock")]
+    pub(crate) gate: GateConfig,
+}
+
+impl Candidate {
+    pub(crate) fn parse(text: &str) -> Result<Self, ConfigError> {
+        config::read(text, |candidate: &Self, problems| {
+            problems.within("gate", |problems| candidate.gate.validate(problems));
+        })
+    }
+
+    pub(crate) fn to_toml(&self) -> String {
+        config::print(self)
+    }
+}
+
+/// The gate of a sidecar that was told nothing: as the core's, but nobody knows how many requests
+/// the service behind can take at once, so that is found out.
+pub fn gate_defaults() -> GateConfig {
+    let slots = SlotsConfig::Adaptive(AdaptiveConfig::default());
+    GateConfig { slots, ..GateConfig::default() }
+}
+
+/// [`GateConfig`] with the defaults of [`gate_defaults`] for what a file leaves out.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "GateConfig", default = "gate_defaults", deny_unknown_fields)]
+struct GateBlock {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    limits: Vec<LimitConfig>,
+    admission: AdmissionConfig,
+    schedule: ScheduleConfig,
+    slots: SlotsConfig,
+    queue_limit: usize,
+    degrade_delay: Span,
+    retry_share: f64,
+    signals: SignalsConfig,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_read_back_and_are_valid() {
+        let file = File::default();
+        assert_eq!(File::parse(&file.to_toml()), Ok(file.clone()));
+        assert_eq!(File::parse(""), Ok(file));
+    }
+
+    /// A file that sets one thing of the gate does not lose the sidecar's choice of another.
+    #[test]
+    fn a_partial_gate_block_keeps_the_defaults_of_the_sidecar() {
+        let file = File::parse("[gate]\nqueue_limit = 7\n").expect("valid");
+        assert_eq!(file.gate, GateConfig { queue_limit: 7, ..gate_defaults() });
+        assert!(matches!(file.gate.slots, SlotsConfig::Adaptive(_)));
+    }
+
+    #[test]
+    fn problems_of_all_blocks_are_told_at_once() {
+        let text = "
+            [proxy]
+            upstreams = ['http://a', 'ftp://b']
+            threads = 4096
+            idle_timeout = '0s'
+            trust = 'everybody'
+            user_header = 'no header'
+            [[proxy.rules]]
+            path = 'checkout'
+            business = 64
+            [gate]
+            queue_limit = 0
+            [gate.admission]
+            policy = 'tide'
+            objective = '0s'
+        ";
+        let error = File::parse(text).expect_err("much is wrong");
+        for field in [
+            "proxy.upstreams",
+            "proxy.threads",
+            "proxy.idle_timeout",
+            "proxy.trust",
+            "proxy.user_header",
+            "proxy.rules.path",
+            "proxy.rules.business",
+            "gate.queue_limit",
+            "gate.admission.objective",
+        ] {
+            assert!(error.to_string().contains(field), "{field} is missing from:\n{error}");
+        }
+    }
+}

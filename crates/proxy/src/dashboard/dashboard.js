@@ -1,0 +1,255 @@
+// The sidecar's dashboard. Every number comes from /state as it is, or from two of them in a row.
+"use strict";
+
+const at = (id) => document.getElementById(id);
+const sum = (table) => Object.values(table).reduce((all, value) => all + (typeof value === "object" ? sum(value) : value), 0);
+
+const traffic = new Tide.Lines(at("traffic"), {
+  title: "Requests per second", series: [
+    { name: "arrived", colour: "ink", dash: "dot" },
+    { name: "served", colour: "green" },
+    { name: "refused", colour: "red", dash: "dash" },
+  ],
+});
+const latency = new Tide.Lines(at("latency"), {
+  title: "Latency of what was served, at most", unit: "ms", series: [
+    { name: "50 %", colour: "sky", dash: "dot" },
+    { name: "95 %", colour: "blue", dash: "dash" },
+    { name: "99 %", colour: "purple" },
+  ],
+});
+const reasons = new Tide.Lines(at("reasons"), { title: "Refused per second, by reason", series: [] });
+const queue = new Tide.Lines(at("queue"), {
+  title: "Queueing", unit: "ms", series: [
+    { name: "delay", colour: "orange" },
+    { name: "predicted wait", colour: "blue", dash: "dot" },
+  ],
+});
+const inside = new Tide.Lines(at("inside"), {
+  title: "Inside", series: [
+    { name: "slots", colour: "ink", dash: "dash" },
+    { name: "running", colour: "green" },
+    { name: "waiting", colour: "orange", dash: "dot" },
+    { name: "credits", colour: "purple", dash: "dashdot" },
+  ],
+});
+let heat = null;
+let heatRows = "";
+let before = null;
+let parameters = "";
+
+const COLOURS = ["red", "orange", "purple", "blue", "sky", "green"];
+const DASHES = ["solid", "dash", "dot", "dashdot"];
+
+// The time in ms below which so large a part of the new ones lies; within a class they are taken to
+// be spread evenly, as Prometheus does.
+function quantile(now, then, part) {
+  const count = now.count - then.count;
+  if (count <= 0) return null;
+  let [below, bound] = [0, 0];
+  for (let n = 0; n < now.buckets.length; n += 1) {
+    const sum = now.buckets[n][1] - then.buckets[n][1];
+    const next = 1000 * now.buckets[n][0];
+    if (sum >= part * count) return bound + (next - bound) * ((part * count - below) / Math.max(1, sum - below));
+    [below, bound] = [sum, next];
+  }
+  return 1000 * now.buckets.at(-1)[0];
+}
+
+function byReason(state) {
+  const all = {};
+  for (const table of [state.refused, state.would_refuse]) {
+    for (const band of Object.values(table)) {
+      for (const [reason, count] of Object.entries(band)) all[reason] = (all[reason] || 0) + count;
+    }
+  }
+  return all;
+}
+
+function served(state) {
+  return Object.values(state.finished).reduce((all, band) => all + band.served, 0);
+}
+
+function showRates(time, state, then, seconds) {
+  const rate = (now, past) => Math.max(0, (now - past) / seconds);
+  const refusedNow = sum(byReason(state));
+  const refused = rate(refusedNow, sum(byReason(then)));
+  const goodput = rate(served(state), served(then));
+  const arrived = rate(sum(state.admitted) + refusedNow, sum(then.admitted) + sum(byReason(then)));
+  traffic.push(time, [arrived, goodput, refused]);
+  Tide.text("served", Tide.number(goodput));
+  Tide.text("refused", Tide.number(refused));
+  const times = [0.5, 0.95, 0.99].map((part) => quantile(state.request_seconds, then.request_seconds, part));
+  latency.push(time, times);
+  Tide.text("p99", Tide.ms(times[2]));
+  const [nowBy, thenBy] = [byReason(state), byReason(then)];
+  for (const reason of Object.keys(nowBy)) {
+    if (!reasons.series.some((one) => one.name === reason)) {
+      const n = reasons.series.length;
+      reasons.add({ name: reason, colour: COLOURS[n % COLOURS.length], dash: DASHES[n % DASHES.length], stack: "all" });
+    }
+  }
+  reasons.push(time, reasons.series.map((one) => rate(nowBy[one.name] || 0, thenBy[one.name] || 0)));
+  const verdict = at("verdict");
+  const [kind, words] = refused > 0.5 ? ["warn", "▲ overload"] : ["good", "● no overload"];
+  verdict.className = `verdict ${kind}`;
+  Tide.text(verdict, state.draining ? "◼ ending" : words);
+  showHeat(time, state, then);
+}
+
+// A row per business rank there is, or per part of its users while there is only one.
+function showHeat(time, state, then) {
+  const keys = Object.keys(state.ranks).map(Number).sort((a, b) => a - b);
+  if (keys.length === 0) return;
+  const single = keys.length === 1;
+  const id = keys.join();
+  const cells = keys.flatMap((key) => {
+    const [now, past] = [state.ranks[key], then.ranks[key] || []];
+    const parts = now.map((part, n) => {
+      const old = past[n] || { admitted: 0, refused: 0, served: 0 };
+      return { served: part.served - old.served, refused: part.refused - old.refused };
+    });
+    if (single) return parts;
+    return [parts.reduce((all, part) => ({ served: all.served + part.served, refused: all.refused + part.refused }))];
+  });
+  if (heatRows !== id) {
+    heatRows = id;
+    const labels = single ? cells.map((_, n) => (n % 4 === 0 ? `${keys[0]}, user ${n}/16` : "")) : keys.map((key) => `rank ${key}`);
+    if (heat) heat.end();
+    heat = new Tide.Heat(at("heat"), { title: "Served, of those served or refused", rows: cells.length, labels });
+  }
+  const success = cells.map((cell) => (cell.served + cell.refused > 0 ? cell.served / (cell.served + cell.refused) : null));
+  let cursor = null;
+  if (state.cursor < 64) {
+    if (single) cursor = Math.min(16, Math.max(0, 16 * (state.cursor - keys[0])));
+    else cursor = keys.filter((key) => key + 1 <= state.cursor).length + (keys.includes(Math.floor(state.cursor)) ? state.cursor % 1 : 0);
+  }
+  heat.push(time, success, cursor);
+}
+
+function showLevels(time, state) {
+  queue.push(time, [1000 * state.delay_seconds, 1000 * state.predicted_wait_seconds]);
+  inside.push(time, [state.slots, state.running, state.waiting, state.credits]);
+  Tide.text("policy", state.policy);
+  Tide.text("delay", Tide.ms(1000 * state.delay_seconds));
+  Tide.text("slots", `${state.running} of ${state.slots}`);
+  Tide.text("waiting", Tide.number(state.waiting));
+  Tide.text("credits", state.credits === null ? "–" : Tide.number(state.credits));
+  Tide.text("cursor", state.last_rank ? `${state.last_rank[0]}, ${state.last_rank[1]}` : "all");
+  Tide.text("enforced", `${state.enforce_percent} %`);
+  const up = state.uptime_seconds;
+  Tide.text("uptime", up < 120 ? `${Math.round(up)} s` : up < 7200 ? `${Math.round(up / 60)} min` : `${Math.round(up / 3600)} h`);
+  Tide.rows(at("upstreams"), state.upstreams.map((one) => [one.address, one.in_flight, one.latency_seconds === null ? null : Tide.ms(1000 * one.latency_seconds)]));
+  const counts = (table) => Object.entries(table).map(([name, one]) => [name, one.admitted, one.refused, one.served]);
+  Tide.rows(at("workflows"), counts(state.workflows));
+  Tide.rows(at("callers"), Object.entries(state.callers).slice(0, 50));
+  const ranks = Object.entries(state.ranks).map(([rank, parts]) => [rank, ...["admitted", "refused", "served"].map((what) => parts.reduce((all, part) => all + part[what], 0))]);
+  Tide.rows(at("by-rank"), ranks);
+}
+
+function showOperations({ enforce, shadow }) {
+  Tide.text("percent", `${enforce.percent} %`);
+  Tide.text("overridden", enforce.overridden ? ` (the file says ${enforce.configured} %)` : "");
+  Tide.text("candidate", shadow.candidate ? "is compared" : "none");
+  const list = [];
+  if (shadow.candidate) {
+    list.push(["compared for", `${Math.round(shadow.since_ms / 1000)} s`]);
+    list.push(["arrivals put to both", shadow.arrivals], ["same verdict", shadow.same], ["different", shadow.differ]);
+    list.push(["only the live policy refuses", shadow.live_only], ["only the candidate refuses", shadow.candidate_only]);
+    for (const [band, one] of Object.entries(shadow.by_band || {})) {
+      list.push([`${band}: live only / candidate only`, `${one.live_only} / ${one.candidate_only} of ${one.arrivals}`]);
+    }
+    list.push(["by reason", JSON.stringify(shadow.by_reason)]);
+  }
+  Tide.rows(at("shadow-table"), list);
+}
+
+async function showSlowly() {
+  try {
+    const list = await (await fetch("/refusals?limit=25")).json();
+    Tide.text("refusals-total", Tide.number(list.total));
+    Tide.rows(at("refusals-table"), list.refusals.map((one) => [
+      Math.round(one.ago_ms / 100) / 10, `${one.rank[0]}, ${one.rank[1]} (${one.band})`, one.workflow,
+      one.reason + (one.enforced ? "" : " (not enforced)"), ...readable(one), one.retry,
+    ]));
+    const policy = await (await fetch("/policy")).json();
+    if (JSON.stringify(policy) !== parameters) {
+      parameters = JSON.stringify(policy);
+      Tide.rows(at("policy-table"), policy.map((one) => [one.field, one.value, one.meaning]));
+    }
+  } catch {
+    // The banner says that nothing is heard.
+  }
+}
+
+// Times are told in ms.
+function readable({ measured, limit, unit }) {
+  return unit === "ns" ? [measured / 1e6, limit / 1e6, "ms"] : [measured, limit, unit];
+}
+
+async function explain(event) {
+  event.preventDefault();
+  const query = new URLSearchParams();
+  for (const name of ["business", "user", "deadline", "attempt"]) {
+    if (at(name).value !== "") query.set(name, at(name).value);
+  }
+  const answer = await fetch(`/explain?${query}`);
+  if (!answer.ok) {
+    Tide.text("explain-answer", await answer.text());
+    Tide.rows(at("explain-table"), []);
+    return;
+  }
+  const told = await answer.json();
+  const words = {
+    start: "● It would start at once.",
+    wait: "◐ It would wait for a slot.",
+    refuse: `▲ It would be refused: ${told.refusal ? told.refusal.text : ""}`,
+  };
+  Tide.text("explain-answer", words[told.verdict] || told.verdict);
+  const list = [
+    ["policy", told.policy], ["rank", `${told.rank[0]}, ${told.rank[1]} (${told.criticality})`],
+    ["last rank let in", told.last_rank_let_in || "all"], ["slots", told.slots], ["running", told.running], ["waiting", told.waiting],
+    ["predicted wait", Tide.ms(1000 * told.predicted_wait_seconds)],
+  ];
+  if (told.refusal) {
+    const { reason, retry } = told.refusal;
+    const [measured, limit, unit] = readable(told.refusal);
+    list.push(["rule", reason], ["measured", `${Tide.number(measured)} ${unit}`], ["limit", `${Tide.number(limit)} ${unit}`], ["told to retry", retry]);
+  }
+  Tide.rows(at("explain-table"), list);
+}
+
+async function change(what) {
+  const headers = { authorization: `Bearer ${at("token").value}` };
+  const requests = {
+    enforce: [`/enforce?percent=${encodeURIComponent(at("enforce").value)}`, { method: "POST" }],
+    kill: ["/enforce?percent=0", { method: "POST" }],
+    shadow: ["/shadow", { method: "POST", body: at("block").value }],
+    promote: ["/shadow/promote", { method: "POST" }],
+    drop: ["/shadow", { method: "DELETE" }],
+  };
+  const [url, how] = requests[what];
+  const answer = await fetch(url, { ...how, headers });
+  const words = await answer.text();
+  Tide.text("change-answer", answer.ok ? `Done: ${words}` : `Not done (${answer.status}): ${words}`);
+}
+
+at("explain-form").addEventListener("submit", explain);
+at("change-form").addEventListener("submit", (event) => event.preventDefault());
+for (const button of document.querySelectorAll("[data-change]")) {
+  button.addEventListener("click", () => change(button.dataset.change));
+}
+Tide.themeButton(at("theme"));
+Tide.listen("/events", at("banner"), (message) => {
+  const time = message.unix_ms / 1000;
+  const { state } = message;
+  showLevels(time, state);
+  showOperations(message);
+  // A process that was restarted counts from zero.
+  if (before && state.uptime_seconds >= before.state.uptime_seconds) {
+    showRates(time, state, before.state, Math.max(0.1, time - before.time));
+  }
+  before = { time, state };
+});
+showSlowly();
+setInterval(showSlowly, 2000);

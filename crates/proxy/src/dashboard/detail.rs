@@ -1,0 +1,152 @@
+//! Finer numbers than the metrics have, for whoever looks closer: by rank, by workflow, by caller.
+//!
+//! They are counted from the same events. Every table has a bound: Prometheus keeps a series per
+//! label for ever, a page forgets.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+use tidegate_core::event::Event;
+use tidegate_core::{CallerId, Outcome, Rank, Workflow};
+use tidegate_http::wire::Names;
+
+/// Parts that the users of one business rank are divided into.
+const PARTS: usize = 16;
+/// Most callers whose windows are kept.
+const MOST_CALLERS: usize = 256;
+/// Most workflows that are told apart.
+const MOST_WORKFLOWS: usize = 256;
+
+/// What events add up to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Detail {
+    /// By business rank, and within it by user rank.
+    ranks: BTreeMap<u8, [Counts; PARTS]>,
+    workflows: BTreeMap<Workflow, Counts>,
+    /// Credits of callers.
+    windows: BTreeMap<CallerId, u32>,
+    /// Size of the pool, if the policy has one.
+    pub(crate) credits: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    admitted: u64,
+    refused: u64,
+    served: u64,
+}
+
+impl Counts {
+    fn json(self) -> Value {
+        let Self { admitted, refused, served } = self;
+        json!({ "admitted": admitted, "refused": refused, "served": served })
+    }
+}
+
+impl Detail {
+    /// Counts one event, whether it was enforced or not.
+    pub(crate) fn count(&mut self, event: &Event) {
+        match *event {
+            Event::Admit { rank, workflow } => self.at(rank, workflow, |n| n.admitted += 1),
+            Event::Refuse { rank, workflow, .. } => self.at(rank, workflow, |n| n.refused += 1),
+            Event::Finish { rank, workflow, outcome: Outcome::Serve, .. } => {
+                self.at(rank, workflow, |n| n.served += 1);
+            }
+            Event::Pool { credits, .. } => self.credits = Some(credits),
+            Event::Window { caller, credits: 0 } => drop(self.windows.remove(&caller)),
+            Event::Window { caller, credits } if self.has_room_for(caller) => {
+                self.windows.insert(caller, credits);
+            }
+            _ => {}
+        }
+    }
+
+    fn has_room_for(&self, caller: CallerId) -> bool {
+        self.windows.len() < MOST_CALLERS || self.windows.contains_key(&caller)
+    }
+
+    /// Another policy: what the last one had is no more.
+    pub(crate) fn forget(&mut self) {
+        self.windows.clear();
+        self.credits = None;
+    }
+
+    fn at(&mut self, rank: Rank, workflow: Workflow, count: impl Fn(&mut Counts)) {
+        let part = usize::from(rank.user()) * PARTS / 65536;
+        count(&mut self.ranks.entry(rank.business()).or_default()[part]);
+        if self.workflows.len() < MOST_WORKFLOWS || self.workflows.contains_key(&workflow) {
+            count(self.workflows.entry(workflow).or_default());
+        }
+    }
+
+    /// Puts all of it into a state.
+    pub(crate) fn tell(&self, state: &mut Value, names: &Names) {
+        let ranks: Map<String, Value> = self
+            .ranks
+            .iter()
+            .map(|(business, parts)| {
+                let parts: Vec<Value> = parts.iter().map(|counts| counts.json()).collect();
+                (business.to_string(), parts.into())
+            })
+            .collect();
+        let workflows: Map<String, Value> = self
+            .workflows
+            .iter()
+            .map(|(workflow, counts)| {
+                let name = names.name(*workflow).unwrap_or_else(|| "(none)".to_owned());
+                (name, counts.json())
+            })
+            .collect();
+        let callers: Map<String, Value> = self
+            .windows
+            .iter()
+            .map(|(caller, credits)| (format!("{:x}", caller.0), (*credits).into()))
+            .collect();
+        state["credits"] = self.credits.into();
+        state["ranks"] = ranks.into();
+        state["workflows"] = workflows.into();
+        state["callers"] = callers.into();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::{Advice, Reason, Rejection, Span};
+
+    use super::*;
+
+    #[test]
+    fn ranks_and_workflows_are_told_apart() {
+        let (mut detail, names) = (Detail::default(), Names::default());
+        let shop = names.number("<b>shop</b>");
+        let rejection = Rejection::new(Reason::Rank, 1.0, 0.0, Advice::Never);
+        let (first, last) = (Rank::new(24, 0), Rank::new(24, 65535));
+        detail.count(&Event::Admit { rank: first, workflow: shop });
+        let (outcome, latency) = (Outcome::Serve, Span::ZERO);
+        detail.count(&Event::Finish { rank: first, workflow: shop, outcome, latency });
+        detail.count(&Event::Refuse { rank: last, workflow: Workflow::NONE, rejection });
+        detail.count(&Event::Pool { credits: 12, delay: Span::ZERO });
+        detail.count(&Event::Window { caller: CallerId(255), credits: 3 });
+        let mut state = json!({});
+        detail.tell(&mut state, &names);
+        assert_eq!(state["ranks"]["24"][0]["served"], 1);
+        assert_eq!(state["ranks"]["24"][PARTS - 1]["refused"], 1);
+        assert_eq!(state["workflows"]["<b>shop</b>"]["admitted"], 1);
+        assert_eq!(state["workflows"]["(none)"]["refused"], 1);
+        assert_eq!((&state["credits"], &state["callers"]["ff"]), (&json!(12), &json!(3)));
+        detail.count(&Event::Window { caller: CallerId(255), credits: 0 });
+        detail.forget();
+        detail.tell(&mut state, &names);
+        assert_eq!((&state["credits"], &state["callers"]), (&Value::Null, &json!({})));
+    }
+
+    #[test]
+    fn tables_have_bounds() {
+        let mut detail = Detail::default();
+        for n in 0..10_000 {
+            detail.count(&Event::Window { caller: CallerId(n), credits: 1 });
+            detail.count(&Event::Admit { rank: Rank::new(1, 1), workflow: Workflow(n as u16) });
+        }
+        assert_eq!((detail.windows.len(), detail.workflows.len()), (MOST_CALLERS, MOST_WORKFLOWS));
+    }
+}

@@ -1,0 +1,88 @@
+//! The metrics there are, as a table for the book: made from the page itself, so that it cannot lie.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use tidegate_core::{Instant, Span};
+use tidegate_http::wire::Names;
+
+use crate::config::Percent;
+use crate::dashboard::detail::Detail;
+use crate::health::Peers;
+use crate::metrics::{Counters, Metrics};
+use crate::report::{Level, Snapshot};
+
+/// One metric.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// Its name.
+    pub name: String,
+    /// `counter`, `gauge` or `histogram`.
+    pub kind: String,
+    /// What its page says about it.
+    pub help: String,
+    /// Names of its labels.
+    pub labels: Vec<String>,
+}
+
+/// Every metric of `/metrics`, in its order.
+pub fn metrics() -> Vec<Metric> {
+    let mut list: Vec<Metric> = Vec::new();
+    for line in page().lines() {
+        if let Some((name, help)) =
+            line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' '))
+        {
+            let (name, help) = (name.to_owned(), help.to_owned());
+            list.push(Metric { name, kind: String::new(), help, labels: Vec::new() });
+        } else if let Some(last) = list.last_mut() {
+            match line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
+                Some((_, kind)) => kind.clone_into(&mut last.kind),
+                None => last.labels = labels(line),
+            }
+        }
+    }
+    list
+}
+
+/// The same as a table in Markdown.
+pub fn table() -> String {
+    let mut text = "| name | kind | meaning |\n|---|---|---|\n".to_owned();
+    for Metric { name, kind, help, labels } in metrics() {
+        let labels =
+            if labels.is_empty() { labels.join("") } else { format!("{{{}}}", labels.join(",")) };
+        let _ = writeln!(text, "| `{name}{labels}` | {kind} | {help} |");
+    }
+    text
+}
+
+/// A page on which everything has happened once.
+fn page() -> String {
+    let mut metrics = Metrics::default();
+    metrics.refused[0][0] = 1;
+    metrics.would_refuse[0][0] = 1;
+    let counters = Counters::default();
+    let gate = tidegate_core::Gate::new(&crate::config::gate_defaults(), Instant::ZERO, 0);
+    let gate = gate.expect("the defaults are valid");
+    let snapshot = Snapshot {
+        metrics,
+        detail: Detail::default(),
+        names: &Names::default(),
+        latencies: BTreeMap::new(),
+        peers: vec![Peers::default().get(&"http://127.0.0.1:1".parse().expect("an address"))],
+        now: Instant::ZERO,
+        uptime: Span::ZERO,
+        counters: &counters,
+        level: Level::of(&gate, Instant::ZERO),
+        enforce: Percent::ALL,
+        draining: false,
+    };
+    snapshot.prometheus()
+}
+
+/// Label names of a sample; a histogram's own is left out.
+fn labels(sample: &str) -> Vec<String> {
+    let inside = sample.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+    let pairs = inside.map_or("", |(inside, _)| inside).split(',');
+    let names = pairs.filter_map(|pair| pair.split_once('=')).map(|(name, _)| name.to_owned());
+    names.filter(|name| name != "le").collect()
+}
