@@ -82,6 +82,7 @@ fn make(lab: &Lab<'_>) -> Outcome {
         claims: claims(&runs, &shifts),
         charts: vec![chart(&runs, &shifts)],
         notes: Vec::new(),
+        ..Outcome::default()
     }
 }
 
