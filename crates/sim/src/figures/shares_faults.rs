@@ -53,10 +53,10 @@ fn make(lab: &Lab<'_>) -> Outcome {
     let bound = scenario.lease.bound(scenario.whole);
     let notes = vec![format!("bound: {bound}")];
     Outcome {
-        misses: Vec::new(),
         claims: claims(&played, bound.excess),
         charts: vec![chart(&played)],
         notes,
+        ..Outcome::default()
     }
 }
 

@@ -83,6 +83,7 @@ fn make(lab: &Lab<'_>) -> Outcome {
         claims: claims(&runs, &shifts),
         charts: vec![chart(&runs, &shifts)],
         notes: Vec::new(),
+        ..Outcome::default()
     }
 }
 

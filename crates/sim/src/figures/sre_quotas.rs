@@ -29,7 +29,12 @@ fn make(lab: &Lab<'_>) -> Outcome {
     let tenants = lab.run(TENANTS, &lab.requests(300_000, 600_000));
     let order = lab.run(ORDER, &lab.requests(100_000, 400_000));
     let claims = tenants_claims(&tenants).into_iter().chain(order_claims(&order)).collect();
-    Outcome { claims, charts: vec![chart(&tenants, &order)], misses: Vec::new(), notes: Vec::new() }
+    Outcome {
+        claims,
+        charts: vec![chart(&tenants, &order)],
+        misses: Vec::new(),
+        ..Outcome::default()
+    }
 }
 
 /// The share of answers in time that the ten got together; they offer the same.

@@ -46,10 +46,10 @@ fn make(lab: &Lab<'_>) -> Outcome {
         Run { pattern, batch, publishers, balanced, concentrated }
     });
     Outcome {
-        misses: Vec::new(),
         claims: claims(&runs),
         charts: vec![chart(&runs)],
         notes: notes(&runs),
+        ..Outcome::default()
     }
 }
 

@@ -47,10 +47,10 @@ fn make(lab: &Lab<'_>) -> Outcome {
         Run { pattern, batch, publishers, conc, max_min }
     });
     Outcome {
-        misses: Vec::new(),
         claims: claims(&runs),
         charts: vec![chart(&runs)],
         notes: notes(&runs),
+        ..Outcome::default()
     }
 }
 

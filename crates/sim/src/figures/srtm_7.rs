@@ -38,10 +38,10 @@ fn make(lab: &Lab<'_>) -> Outcome {
         Run { pattern, group, max_min, fitted, planned }
     });
     Outcome {
-        misses: Vec::new(),
         claims: claims(&runs),
         charts: vec![chart(&runs)],
         notes: notes(&runs),
+        ..Outcome::default()
     }
 }
 

@@ -37,10 +37,10 @@ fn make(lab: &Lab<'_>) -> Outcome {
         Run { pattern, spread_ms, max_min, fitted, planned }
     });
     Outcome {
-        misses: Vec::new(),
         claims: claims(&runs),
         charts: vec![chart(&runs)],
         notes: notes(&runs),
+        ..Outcome::default()
     }
 }
 

@@ -32,10 +32,10 @@ fn make(lab: &Lab<'_>) -> Outcome {
         Run { group, fitted: testbed.fit(), planned: testbed.plan() }
     });
     Outcome {
-        misses: Vec::new(),
         claims: claims(&runs),
         charts: vec![chart(&runs)],
         notes: notes(&runs),
+        ..Outcome::default()
     }
 }
 
