@@ -37,6 +37,7 @@
 mod point;
 mod reader;
 mod replay;
+mod services;
 
 use std::fmt;
 use std::path::Path;
