@@ -286,7 +286,9 @@ mod tests {
         let rate = gate.workflows().unwrap().rate(W).expect("limited");
         assert!((70.0..100.0).contains(&rate), "{rate}");
         let grants = [1, 2].map(|caller| gate.feedback(now, CallerId(caller), W).rate.unwrap());
-        assert!((grants[0] + grants[1] - rate).abs() < 1.0, "{grants:?} {rate}");
+        // A line of up to 100 ms stands at the limiter: callers are told up to a tenth less.
+        let told = (grants[0] + grants[1]) / rate;
+        assert!((0.88..=1.0).contains(&told), "{grants:?} {rate}");
         assert!((grants[0] - grants[1]).abs() < 0.2 * rate);
         assert_eq!(gate.feedback(now, CallerId(1), Workflow(2)).rate, None);
         assert!(refused > 500, "{refused}");
