@@ -1,6 +1,6 @@
 //! What the async drivers of Tidegate share, whatever their runtime: a [`SharedGate`] and a
 //! [`SharedCaller`] behind a mutex, guards that give back what they hold when they are dropped, and the [`Context`] of the
-//! request a task works for. Only std and `tidegate-core`.
+//! request a task works for. Only std and `tidegate-core`, and with the feature `stamp`, on Linux, nix.
 //!
 //! [`Context`]: tidegate_core::Context
 //!

@@ -74,8 +74,6 @@ fn what_cannot_be_read_ends_its_connection_and_no_other() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
-
     /// Any bytes at all, cut anywhere, leave a server that serves.
     #[test]
     fn any_bytes_leave_a_server_that_serves(

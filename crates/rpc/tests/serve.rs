@@ -347,3 +347,78 @@ fn callers_that_say_who_they_are_get_feedback_and_credits_return_when_they_go() 
     raw.hang_up();
     until("the credits are back", || issued() != with);
 }
+
+/// A single worker reads between handlers: what came while one ran is in the gate, and has its say,
+/// before the next one starts.
+#[test]
+fn what_came_meanwhile_is_read_before_the_next_handler_runs() {
+    let gate: Arc<std::sync::OnceLock<tidegate_rpc::RpcGate>> = Arc::default();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let (enter, entered) = mpsc::channel();
+    let (leave, left) = mpsc::channel::<()>();
+    let left = Mutex::new(left);
+    let (look, noted) = (Arc::clone(&gate), Arc::clone(&seen));
+    let handler = blocking(move |request: Request| {
+        let waiting = look.get().expect("set below").read(|gate| gate.waiting());
+        noted.lock().expect("no panic").push(waiting);
+        if request.method == 1 {
+            enter.send(()).expect("the test listens");
+            left.lock().expect("no panic").recv().expect("the test lets go");
+        }
+        Ok(request.payload)
+    });
+    let server = Server::builder().gate(open(1)).bind("127.0.0.1:0", handler).expect("binds");
+    assert!(gate.set(server.gate()).is_ok());
+    let mut first = Raw::connect(server.address());
+    let mut others: Vec<Raw> = (0..5).map(|_| Raw::connect(server.address())).collect();
+    until("all are accepted", || server.counts().connections == 6);
+    first.send_as(&Context::default(), 1, b"");
+    entered.recv().expect("runs");
+    // Nobody reads now; these wait in their sockets.
+    first.send(b"x");
+    for raw in &mut others {
+        raw.send(b"y");
+    }
+    leave.send(()).expect("runs");
+    assert_eq!(first.get(), Got::Answer(1, Vec::new()));
+    assert_eq!(first.get(), Got::Answer(2, b"x".to_vec()));
+    for raw in &mut others {
+        assert_eq!(raw.get(), Got::Answer(1, b"y".to_vec()));
+    }
+    let seen = seen.lock().expect("no panic").clone();
+    assert_eq!(seen, [0, 5, 4, 3, 2, 1, 0], "waiting as each handler starts");
+}
+
+/// With several servers calls go to one that lives.
+#[tokio::test]
+async fn calls_go_elsewhere_when_a_server_is_gone() {
+    let serve = |name: &'static [u8]| {
+        let handler = blocking(move |_| Ok(Bytes::from_static(name)));
+        Server::builder().gate(patient()).bind("127.0.0.1:0", handler).expect("binds")
+    };
+    let (one, two) = (serve(b"one"), serve(b"two"));
+    let caller = CallerConfig::from_toml("retry = { attempts = 3, share = 1.0 }").expect("valid");
+    let client = Client::builder()
+        .endpoint(one.address())
+        .endpoint(two.address())
+        .caller(caller)
+        .build()
+        .expect("valid");
+    let mut heard = std::collections::BTreeSet::new();
+    for _ in 0..200 {
+        heard.insert(client.call(1, "").await.expect("served"));
+    }
+    assert_eq!(heard.len(), 2, "both are used: {heard:?}");
+    tokio::task::spawn_blocking(move || drop(one)).await.expect("stops");
+    let mut served = 0;
+    for _ in 0..200 {
+        match client.call(1, "").await {
+            Ok(answer) => {
+                assert_eq!(answer, "two");
+                served += 1;
+            }
+            Err(error) => assert!(!matches!(error, CallError::Failed(_)), "{error}"),
+        }
+    }
+    assert!(served >= 150, "{served} of 200");
+}

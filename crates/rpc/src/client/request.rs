@@ -71,7 +71,10 @@ impl Call {
         let mut call = inner.caller.submit(&self.context).map_err(CallError::Refused)?;
         loop {
             let departure = leave(&inner.caller, &mut call).await.map_err(CallError::Refused)?;
-            let (attempt, feedback) = self.attempt(&inner, &departure).await;
+            let attempt = self.attempt(&inner, &departure);
+            let attempted = before(&inner.caller, departure.context.deadline, attempt).await;
+            // Dropping the attempt has cancelled it.
+            let (attempt, feedback) = attempted.unwrap_or((Attempt::TimedOut, None));
             if let (Some((gate, callee)), Some(feedback)) = (&inner.upstream, &feedback) {
                 gate.on_downstream(*callee, self.context.workflow, feedback);
             }
@@ -83,7 +86,7 @@ impl Call {
         }
     }
 
-    /// One attempt at one server.
+    /// One attempt at one server, connecting included.
     async fn attempt(&self, inner: &Inner, departure: &Departure) -> (Attempt, Option<Feedback>) {
         let link = match inner.endpoints[departure.endpoint]
             .link(&inner.caller, departure.endpoint, inner.limits)
@@ -97,14 +100,13 @@ impl Call {
         else {
             return (Attempt::Unsent(Broken::Closed), None);
         };
-        match before(&inner.caller, departure.context.deadline, sent.received()).await {
-            None => (Attempt::TimedOut, None),
-            Some(Received::Answer(payload, feedback)) => (Attempt::Served(payload), feedback),
-            Some(Received::Refusal(rejection, feedback)) => (Attempt::Refused(rejection), feedback),
-            Some(Received::Failure(failure, feedback)) => {
+        match sent.received().await {
+            Received::Answer(payload, feedback) => (Attempt::Served(payload), feedback),
+            Received::Refusal(rejection, feedback) => (Attempt::Refused(rejection), feedback),
+            Received::Failure(failure, feedback) => {
                 (Attempt::Ended(CallError::Failed(failure)), feedback)
             }
-            Some(Received::Broken(broken)) => (Attempt::Ended(CallError::Broken(broken)), None),
+            Received::Broken(broken) => (Attempt::Ended(CallError::Broken(broken)), None),
         }
     }
 }

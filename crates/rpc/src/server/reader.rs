@@ -348,6 +348,8 @@ impl Reader {
     /// Ends connections that have been silent, or have not taken their answers, for too long.
     fn sweep(&mut self, now: Instant, inputs: &mut Vec<Input>) {
         self.swept = now;
+        // What could not be accepted, for want of file descriptors say, may be now.
+        self.accepting = self.listener.is_some();
         let mut lost = Vec::new();
         for (token, half) in self.conns.iter_mut().enumerate() {
             let Some(half) = half else { continue };
