@@ -1,8 +1,8 @@
 //! `cargo xtask bench`: instructions per operation, counted by callgrind.
 //!
 //! Counts do not depend on how busy the machine is. Each operation of
-//! `crates/core/examples/instructions.rs` runs N and 2N times; the difference, divided by N, is the
-//! price of one, free of start-up and preparation.
+//! `crates/core/examples/instructions.rs` and `crates/driver/examples/buckets.rs` runs N and 2N
+//! times; the difference, divided by N, is the price of one, free of start-up and preparation.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -17,6 +17,10 @@ const NEEDS: &[Need] = &[Need { program: "valgrind", package: "valgrind" }];
 /// How often an operation is done in the shorter run. Enough to average over growing tables and
 /// control periods, few enough for callgrind's fifty-fold slowness.
 const TIMES: u64 = 20_000;
+
+/// Programs that list and do operations, as (package, example).
+const PROGRAMS: &[(&str, &str)] =
+    &[("tidegate-core", "instructions"), ("tidegate-driver", "buckets")];
 
 /// What to measure and how to tell.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -50,17 +54,18 @@ impl Options {
 /// Counts and prints.
 pub(crate) fn bench(options: &Options) -> Result {
     install::provide(NEEDS, options.install)?;
-    let program = build()?;
-    let (names, _) = output(&mut Command::new(&program))?;
-    let names = names.lines().filter(|name| name.contains(&options.filter));
     let mut rows = Vec::new();
-    for name in names {
-        let (once, twice) = (count(&program, name, TIMES)?, count(&program, name, 2 * TIMES)?);
-        let instructions = twice.saturating_sub(once) as f64 / TIMES as f64;
-        if !options.json {
-            println!("{name:<28} {instructions:>10.1}");
+    for (package, example) in PROGRAMS {
+        let program = build(package, example)?;
+        let (names, _) = output(&mut Command::new(&program))?;
+        for name in names.lines().filter(|name| name.contains(&options.filter)) {
+            let (once, twice) = (count(&program, name, TIMES)?, count(&program, name, 2 * TIMES)?);
+            let instructions = twice.saturating_sub(once) as f64 / TIMES as f64;
+            if !options.json {
+                println!("{name:<28} {instructions:>10.1}");
+            }
+            rows.push(json!({ "operation": name, "instructions": instructions }));
         }
-        rows.push(json!({ "operation": name, "instructions": instructions }));
     }
     match (rows.is_empty(), options.json) {
         (true, _) => return Err(format!("no operation is called {:?}", options.filter)),
@@ -71,9 +76,9 @@ pub(crate) fn bench(options: &Options) -> Result {
 }
 
 /// Builds the program to be counted and returns where cargo put it.
-fn build() -> Result<PathBuf> {
-    let package = ["build", "--release", "-q", "-p", "tidegate-core"];
-    let example = ["--example", "instructions", "--message-format", "json"];
+fn build(package: &str, example: &str) -> Result<PathBuf> {
+    let package = ["build", "--release", "-q", "-p", package];
+    let example = ["--example", example, "--message-format", "json"];
     let (messages, _) = output(&mut cargo(&[&package[..], &example].concat()))?;
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let mut programs =

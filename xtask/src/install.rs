@@ -16,7 +16,7 @@ pub(crate) struct Need {
 /// Makes sure that all of `needs` are there. Missing ones are installed if the user asked for it
 /// or is root, else they are an error that names them.
 pub(crate) fn provide(needs: &[Need], asked: bool) -> Result {
-    let present = |program: &str| run::answers(&mut Command::new(program));
+    let present = |program: &str| run::find(program).is_some();
     match plan(needs, present, asked || is_root()) {
         Plan::Nothing => Ok(()),
         Plan::Install(packages) => {

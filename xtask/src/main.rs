@@ -1,4 +1,4 @@
-//! The project's chores: `cargo xtask test | tidy | bench | fuzz`.
+//! The project's chores: `cargo xtask test | tidy | bench | peers | fuzz | soak`.
 
 #![allow(clippy::disallowed_methods, reason = "a tool for people: it measures real time")]
 
@@ -6,7 +6,9 @@ mod bench;
 mod deps;
 mod fuzz;
 mod install;
+mod peers;
 mod run;
+mod soak;
 mod spdx;
 mod test;
 mod tidy;
@@ -21,7 +23,12 @@ Usage: cargo xtask COMMAND
   tidy                     the house rules that are code, a part of `test`
   bench [--format json] [--install] [FILTER]
                            instructions per operation, counted by callgrind (release profile)
+  peers NAME [--format json]
+                           ours beside others on this machine; NAME is proxy, overload, tasks,
+                           http or rpc
   fuzz SECS                property tests on ever more random cases for about SECS seconds
+  soak [SECS]              the sidecar at twice its capacity, 600 seconds unless told otherwise: memory
+                           and open files must not grow
 ";
 
 fn main() -> ExitCode {
@@ -35,8 +42,15 @@ fn main() -> ExitCode {
             Some(options) => bench::bench(&options),
             None => return usage(),
         },
+        ["peers", name] => peers::peers(name, false),
+        ["peers", name, "--format", "json"] => peers::peers(name, true),
         ["fuzz", secs] => match secs.parse() {
             Ok(secs) => fuzz::fuzz(secs),
+            Err(_) => return usage(),
+        },
+        ["soak"] => soak::soak(600),
+        ["soak", secs] => match secs.parse() {
+            Ok(secs) => soak::soak(secs),
             Err(_) => return usage(),
         },
         ["--help" | "-h" | "help"] => {

@@ -49,6 +49,12 @@ pub(crate) fn answers(program: &mut Command) -> bool {
     program.status().is_ok_and(|status| status.success())
 }
 
+/// Where the program is in the path. Some know no `--version`.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
 fn cannot_start(command: &Command, error: &std::io::Error) -> String {
     format!("cannot start {}: {error}", show(command))
 }

@@ -4,15 +4,16 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::install::{self, Need};
-use crate::run::{Result, answers, cargo, run};
+use crate::run::{Result, answers, cargo, find, run};
 use crate::{deps, tidy};
 
-/// Programs from Debian packages that the steps below need: none so far.
-const NEEDS: &[Need] = &[];
 /// Programs that make more tests run. Where they may not be installed, those are skipped by name.
 const OFFERED: &[Need] = &[
     Need { program: "chromium", package: "chromium" },
     Need { program: "chromedriver", package: "chromium-driver" },
+    Need { program: "curl", package: "curl" },
+    Need { program: "h2load", package: "nghttp2-client" },
+    Need { program: "wrk", package: "wrk" },
 ];
 
 /// Runs every step; stops at the first that fails.
@@ -36,7 +37,6 @@ pub(crate) fn test(install: bool) -> Result {
     ];
     let start = Instant::now();
     let mut report = Vec::new();
-    install::provide(NEEDS, install)?;
     install::offer(OFFERED, install);
     for (name, step) in steps {
         println!("[{:>6.1} s] {name}", start.elapsed().as_secs_f64());
@@ -91,8 +91,14 @@ fn tests() -> Result<Done> {
 /// Tests that drive clients which are not ours pass without a word where those are missing: here it
 /// is said.
 fn clients() -> Result<Done> {
-    if !answers(&mut Command::new("curl")) {
-        return Ok(Done::Skipped("curl is missing: apt-get install curl"));
+    for (program, why) in [
+        ("curl", "curl is missing: apt-get install curl"),
+        ("wrk", "wrk is missing: apt-get install wrk"),
+        ("h2load", "h2load is missing: apt-get install nghttp2-client"),
+    ] {
+        if find(program).is_none() {
+            return Ok(Done::Skipped(why));
+        }
     }
     let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned());
     if !answers(Command::new(python).args(["-c", "import grpc"])) {

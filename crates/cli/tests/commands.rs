@@ -122,8 +122,59 @@ fn the_example_and_the_defaults_are_valid_and_show_the_same() {
     assert!(err.contains("gate.queue_limit"), "{err}");
 }
 
+#[test]
+fn quotas_above_capacity_are_told_and_not_refused() {
+    let text = "
+        [[gate.limits]]
+        limit = 'quota'
+        capacity = 10000
+        quotas = [
+            { workflow = 'mail', rate = 8000, burst = 80 },
+            { workflow = 'calendar', rate = 5000, burst = 50 },
+        ]
+    ";
+    let (code, out, _) = tidegate(&["check", "-"], text);
+    assert_eq!(code, 0);
+    assert!(out.contains("gate.limits.0: quotas sum to 13000 of a capacity of 10000"), "{out}");
+    let (code, _, err) = tidegate(&["check", "-"], "[[gate.limits]]\nlimit = 'rate'\nburst = 0\n");
+    assert_eq!(code, 2);
+    assert!(err.contains("gate.limits.0.burst = 0 is not allowed: 1 to"), "{err}");
+}
+
+#[test]
+fn a_bucket_is_sized_from_a_log() {
+    // Batches of five every second, for a hundred seconds.
+    let lines = (0..500).map(|n| format!("{},shop,,,100\n", n / 5));
+    let log: String = std::iter::once("timestamp,workflow,business,user,service\n".to_owned())
+        .chain(lines)
+        .collect();
+    let (code, out, _) = tidegate(&["limit", "size", "-", "--format", "json"], &log);
+    assert_eq!(code, 0);
+    let sizing = json(&out);
+    assert_eq!((&sizing["requests"], &sizing["burst"]), (&500.into(), &5.0.into()));
+    let (_, block, _) = tidegate(&["limit", "size", "-"], &log);
+    assert_eq!(tidegate(&["check", "-"], &block).0, 0, "the answer is a block to copy");
+    let none = ["limit", "size", "-", "--workflow", "bulk"];
+    for (args, log) in [(&none[..], log.as_str()), (&none[..3], "soon\nlater\n"), (&none[..3], "")]
+    {
+        let (code, out, err) = tidegate(args, log);
+        assert_eq!((code, out.as_str()), (2, ""), "{err}");
+        assert!(err.contains("stdin"), "{err}");
+    }
+}
+
 fn json(text: &str) -> serde_json::Value {
     serde_json::from_str(text).expect("one JSON object")
+}
+
+#[test]
+fn the_schema_is_json_and_knows_the_policies() {
+    let (code, out, _) = tidegate(&["config", "schema"], "");
+    assert_eq!(code, 0);
+    let schema: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    let kinds = &schema["properties"]["gate"]["properties"]["admission"]["oneOf"];
+    let kinds = kinds.as_array().expect("a list");
+    assert!(kinds.iter().any(|kind| kind["properties"]["policy"]["const"] == "tide"), "{out}");
 }
 
 #[test]
@@ -131,9 +182,21 @@ fn a_sidecar_that_cannot_start_says_why() {
     let (code, _, err) = tidegate(&["proxy", "--listen", "127.0.0.1:0"], "");
     assert_eq!(code, 2);
     assert!(err.contains("--upstream"), "{err}");
-    let (code, _, err) = tidegate(&["proxy", "--upstream", "https://a"], "");
+    let (code, _, err) = tidegate(&["proxy", "--upstream", "ftp://a"], "");
     assert_eq!(code, 2);
-    assert!(err.contains("TLS"), "{err}");
+    assert!(err.contains("not a URL of HTTP"), "{err}");
+    for (flags, part) in [
+        (&["--enforce", "110%"][..], "0% to 100%"),
+        (&["--enforce", "10%", "--observe"], "cannot be used with"),
+        (&["--log", "xml"], "text or json"),
+        (&["--admin-token-file", "no/such/file"], "no/such/file"),
+    ] {
+        let start = ["proxy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+        let args: Vec<&str> =
+            start.iter().chain(&["--upstream", "http://a"]).chain(flags).copied().collect();
+        let (code, _, err) = tidegate(&args, "");
+        assert!(code != 0 && err.contains(part), "{flags:?}: {err}");
+    }
     let wrong = "[proxy]\ntrust = 'all'\nidle_timeout = '0s'\n[gate]\nqueue_limit = 0\n";
     let (code, _, err) = tidegate(&["proxy", "--upstream", "http://a", "--config", "-"], wrong);
     assert_eq!(code, 2);
@@ -193,6 +256,13 @@ fn a_sidecar_hears_signals() {
     send("-HUP");
     until("is in force");
     config("queue_limit = 9");
+    // A change is seen without a signal, and one that is wrong changes nothing.
+    write("[gate]\nqueue_limit = 11\n");
+    until("is in force");
+    config("queue_limit = 11");
+    write("[gate]\nqueue_limit = 'many'\n");
+    until("the old configuration stays");
+    config("queue_limit = 11");
     send("-TERM");
     until("ending");
     until("ended");

@@ -106,6 +106,7 @@ fn every_policy_is_configured_somewhere_in_the_book() {
         ("policy", gate("admission.policy = '?'")),
         ("order", gate("schedule.order = '?'")),
         ("slots", gate("slots.slots = '?'")),
+        ("limit", gate("limits = [{ limit = '?' }]")),
         ("throttle", caller("throttle.throttle = '?'")),
     ] {
         let names = choices(&message);

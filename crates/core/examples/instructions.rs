@@ -46,6 +46,14 @@ const ORDERS: &[(&str, &str)] = &[
 /// Bounds on execution: `arrive → dispatch → finish` without admission control.
 const SLOTS: &[(&str, &str)] = &[("fixed", "slots = 'fixed'"), ("adaptive", "slots = 'adaptive'")];
 
+/// Limits: `arrive → dispatch → finish` through one of them that lets everything pass.
+const LIMITS: &[(&str, &str)] = &[
+    ("rate", "limit = 'rate'\nrate = 1e9"),
+    ("rate-each", "limit = 'rate'\nrate = 1e9\neach = 'caller'"),
+    ("quota", "limit = 'quota'\ndefault = { rate = 1e9, burst = 1e6 }"),
+    ("window", "limit = 'window'\nquota = 1e15"),
+];
+
 /// Throttles: `submit → transmit → respond` with feedback that lets everything through.
 const THROTTLES: &[(&str, &str)] = &[
     ("open", "throttle = 'open'"),
@@ -93,6 +101,10 @@ fn operations() -> Vec<Operation> {
             add(format!("{gate}/{name}"), Box::new(move |n| pass(&config, with_feedback, n)));
         }
         add(format!("refuse/{name}"), Box::new(move |n| refuse(&config, n)));
+    }
+    for (name, block) in LIMITS {
+        let config = format!("[admission]\npolicy = 'open'\n[[limits]]\n{block}");
+        add(format!("limit/{name}"), Box::new(move |n| pass(&config, false, n)));
     }
     for (name, block) in SLOTS {
         let config = format!("[admission]\npolicy = 'open'\n[slots]\n{block}");

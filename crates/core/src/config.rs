@@ -47,14 +47,21 @@ impl std::error::Error for ConfigError {}
 /// Collects problems while a configuration is checked.
 #[derive(Clone, Debug, Default)]
 pub struct Problems {
-    path: Vec<&'static str>,
+    path: Vec<String>,
     found: Vec<Problem>,
 }
 
 impl Problems {
     /// Checks the fields of a nested block.
     pub fn within(&mut self, name: &'static str, check: impl FnOnce(&mut Self)) {
-        self.path.push(name);
+        self.path.push(name.to_owned());
+        check(self);
+        self.path.pop();
+    }
+
+    /// Checks the fields of one block in a list of them, named by its place from 0.
+    pub fn within_item(&mut self, list: &'static str, at: usize, check: impl FnOnce(&mut Self)) {
+        self.path.push(format!("{list}.{at}"));
         check(self);
         self.path.pop();
     }
@@ -64,7 +71,8 @@ impl Problems {
         if fine {
             return;
         }
-        let field = self.path.iter().copied().chain([field]).collect::<Vec<_>>().join(".");
+        let field =
+            self.path.iter().map(String::as_str).chain([field]).collect::<Vec<_>>().join(".");
         self.found.push(Problem { field, value: value.to_string(), allowed: allowed.to_owned() });
     }
 
@@ -139,21 +147,38 @@ fn set_aside_culprit<T: DeserializeOwned>(
 fn fields(table: &toml::Table, above: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
     for (name, value) in table {
         above.push(name.clone());
-        if let toml::Value::Table(block) = value {
-            fields(block, above, found);
-        }
+        fields_of(value, above, found);
         found.push(above.clone());
         above.pop();
     }
 }
 
+/// The same for a value, whose blocks in a list are named by their place.
+fn fields_of(value: &toml::Value, above: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
+    match value {
+        toml::Value::Table(block) => fields(block, above, found),
+        toml::Value::Array(list) => {
+            for (at, block) in list.iter().enumerate() {
+                above.push(at.to_string());
+                fields_of(block, above, found);
+                above.pop();
+            }
+        }
+        _ => {}
+    }
+}
+
 fn take(table: &mut toml::Table, path: &[String]) -> Option<toml::Value> {
     let (last, blocks) = path.split_last()?;
-    let mut table = table;
-    for block in blocks {
-        table = table.get_mut(block)?.as_table_mut()?;
+    let Some((first, rest)) = blocks.split_first() else { return table.remove(last) };
+    let mut value = table.get_mut(first)?;
+    for block in rest {
+        value = match value {
+            toml::Value::Array(list) => list.get_mut(block.parse::<usize>().ok()?)?,
+            value => value.get_mut(block)?,
+        };
     }
-    table.remove(last)
+    value.as_table_mut()?.remove(last)
 }
 
 /// What is wrong, without the line that says where: fields are named by their path.

@@ -68,12 +68,24 @@ pub enum Event {
         /// How many there are now.
         slots: u32,
     },
+    /// The learned objective changed.
+    Objective {
+        /// What it is now.
+        objective: Span,
+    },
     /// A caller retries, or a budget forbade it.
     Retry {
         /// The attempt that follows, or would have.
         attempt: u8,
         /// Whether it was allowed.
         allowed: bool,
+    },
+    /// An endpoint is left out, or back: by circuit breaking, or as an outlier.
+    Endpoint {
+        /// Its index.
+        endpoint: usize,
+        /// Whether calls may be sent there.
+        up: bool,
     },
     /// An input made no sense and was ignored.
     Ignore(Misuse),

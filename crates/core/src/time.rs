@@ -113,6 +113,11 @@ impl Span {
         self.0 as f64 / 1e9
     }
 
+    /// How often `other` fits in here; no time counts as a nanosecond.
+    pub fn ratio(self, other: Self) -> f64 {
+        self.0 as f64 / other.0.max(1) as f64
+    }
+
     /// Scaled by `factor`, rounded to the nearest nanosecond; negative or NaN gives zero.
     pub fn scale(self, factor: f64) -> Self {
         // `as` saturates and maps NaN to zero, which is what we want at both ends.

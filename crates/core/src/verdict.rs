@@ -114,11 +114,13 @@ pub enum Reason {
     Budget,
     /// The gate is closing down.
     Draining,
+    /// Every endpoint fails, and is left alone for a while.
+    Broken,
 }
 
 impl Reason {
     /// All reasons.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Delay,
         Self::Rank,
         Self::Downstream,
@@ -135,6 +137,7 @@ impl Reason {
         Self::Chance,
         Self::Budget,
         Self::Draining,
+        Self::Broken,
     ];
 
     /// The word used on the wire and in metrics.
@@ -156,6 +159,7 @@ impl Reason {
             Self::Chance => "chance",
             Self::Budget => "budget",
             Self::Draining => "draining",
+            Self::Broken => "broken",
         }
     }
 
@@ -169,7 +173,7 @@ impl Reason {
         match self {
             Self::Delay | Self::Wait | Self::Expired | Self::Infeasible => "ns",
             Self::Rank | Self::Downstream | Self::PushedOut => "ranks",
-            Self::Full | Self::Credit | Self::Budget | Self::Draining => "requests",
+            Self::Full | Self::Credit | Self::Budget | Self::Draining | Self::Broken => "requests",
             Self::Rate | Self::Quota => "per second",
             Self::Utilization | Self::Throttle | Self::Chance => "of one",
         }
@@ -194,6 +198,7 @@ impl Reason {
             Self::Chance => "shed at random",
             Self::Budget => "no retry is left",
             Self::Draining => "closing down",
+            Self::Broken => "every endpoint only fails, and is left alone for a while",
         }
     }
 }

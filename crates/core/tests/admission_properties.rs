@@ -55,7 +55,7 @@ fn configs() -> Vec<AdmissionConfig> {
         }),
         AdmissionConfig::Tide(TideConfig::default()),
         AdmissionConfig::Tide(TideConfig {
-            objective: Span::from_micros(700),
+            objective: Span::from_micros(700).into(),
             floor: 1,
             ..TideConfig::default()
         }),

@@ -29,7 +29,7 @@ fn breakwater() -> GateConfig {
 
 fn tide() -> GateConfig {
     gate(AdmissionConfig::Tide(TideConfig {
-        objective: Span::from_micros(200),
+        objective: Span::from_micros(200).into(),
         floor: 1,
         ..Default::default()
     }))

@@ -47,16 +47,29 @@ impl SharedCaller {
     /// Shares `caller`, with the clock that its process uses.
     pub fn with_clock(caller: Caller, clock: impl Clock + 'static) -> Self {
         let state = State { caller, waiters: Waiters::default() };
-        Self { shared: Arc::new(Shared { clock: Box::new(clock), state: Mutex::new(state) }) }
+        let (clock, reports) = (Box::new(clock), None);
+        Self { shared: Arc::new(Shared { clock, reports, state: Mutex::new(state) }) }
+    }
+
+    /// The same for a transport that can tell an endpoint what waits here without a request: `send`
+    /// is called with the endpoint and what to tell it, after the lock.
+    pub fn with_reports(
+        caller: Caller,
+        clock: impl Clock + 'static,
+        send: impl Fn(usize, &Context) + Send + Sync + 'static,
+    ) -> Self {
+        let state = State { caller, waiters: Waiters::default() };
+        let (clock, reports) = (Box::new(clock), Some(Box::new(send) as Box<SendReport>));
+        Self { shared: Arc::new(Shared { clock, reports, state: Mutex::new(state) }) }
     }
 
     // === inputs ===
 
     /// The application makes a call: it is rejected at once, or may leave now or later.
     pub fn submit(&self, context: &Context) -> Result<Call, Rejection> {
-        self.shared.locked(|state, now, wakers| {
+        self.shared.locked(|state, now, after| {
             let submitted = state.caller.submit(now, context);
-            let fate = state.drain(submitted.ok(), wakers);
+            let fate = state.drain(submitted.ok(), after);
             let request = submitted?;
             let phase = state.phase(request, fate);
             Ok(Call { shared: Arc::clone(&self.shared), request, phase })
@@ -65,9 +78,9 @@ impl SharedCaller {
 
     /// Any other input: an endpoint more, a notice, sheds, a new configuration.
     pub fn input<R>(&self, input: impl FnOnce(&mut Caller, Instant) -> R) -> R {
-        self.shared.locked(|state, now, wakers| {
+        self.shared.locked(|state, now, after| {
             let result = input(&mut state.caller, now);
-            state.drain(None, wakers);
+            state.drain(None, after);
             result
         })
     }
@@ -177,14 +190,37 @@ impl Call {
     /// [`leave`](Self::leave).
     pub fn respond(&mut self, answer: Answer, feedback: Option<&Feedback>) -> Next {
         let (request, shared) = (self.request, Arc::clone(&self.shared));
-        shared.locked(|state, now, wakers| {
+        shared.locked(|state, now, after| {
             let next = state.caller.respond(now, request, answer, feedback);
-            let fate = state.drain(Some(request), wakers);
+            let fate = state.drain(Some(request), after);
             self.phase = match next {
                 Next::Over(_) => Phase::Over,
                 Next::Retry => state.phase(request, fate),
             };
             next
+        })
+    }
+}
+
+impl Call {
+    /// When to ask for a [`hedge`](Self::hedge) of the attempt that is under way; none if it gets none.
+    pub fn hedge_at(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Sent => lock(&self.shared.state).caller.hedge_at(self.request),
+            Phase::Waiting(_) | Phase::Told(_) | Phase::Over => None,
+        }
+    }
+
+    /// A second call that may leave at once, if the caller allows it. Whichever is answered first is
+    /// taken, and the other one dropped.
+    pub fn hedge(&self) -> Option<Self> {
+        let Phase::Sent = self.phase else { return None };
+        self.shared.locked(|state, now, wakers| {
+            let hedge = state.caller.hedge(now, self.request);
+            let fate = state.drain(hedge, wakers);
+            let request = hedge?;
+            let phase = state.phase(request, fate);
+            Some(Self { shared: Arc::clone(&self.shared), request, phase })
         })
     }
 }
@@ -197,12 +233,12 @@ impl Drop for Call {
             Phase::Sent | Phase::Told(Fate::Send(_)) => None,
             Phase::Waiting(waiter) => Some(waiter),
         };
-        let _dropped_after_the_lock = self.shared.locked(|state, now, wakers| {
+        let _dropped_after_the_lock = self.shared.locked(|state, now, after| {
             let fate = waiter.map(|waiter| state.waiters.remove(waiter));
             if !matches!(fate, Some(Ok(Fate::Fail(_)))) {
                 state.caller.cancel(now, request);
             }
-            state.drain(None, wakers);
+            state.drain(None, after);
             fate
         });
     }
@@ -220,17 +256,31 @@ impl fmt::Debug for Call {
 /// What all clones and calls of one caller have in common.
 struct Shared {
     clock: Box<dyn Clock>,
+    /// Where reports go, if the transport can carry them.
+    reports: Option<Box<SendReport>>,
     state: Mutex<State>,
+}
+
+type SendReport = dyn Fn(usize, &Context) + Send + Sync;
+
+/// What is done after the lock: reports are sent, then everybody collected is woken.
+#[derive(Default)]
+struct After {
+    reports: Vec<(usize, Context)>,
+    wakers: Wakers,
 }
 
 impl Shared {
     /// One clock read, one lock; then, without the lock, wakes whoever was collected.
-    fn locked<R>(&self, work: impl FnOnce(&mut State, Instant, &mut Wakers) -> R) -> R {
+    fn locked<R>(&self, work: impl FnOnce(&mut State, Instant, &mut After) -> R) -> R {
         let now = self.clock.now();
-        let mut wakers = Wakers::default();
-        let result = work(&mut lock(&self.state), now, &mut wakers);
-        // The lock is free again; now they are woken.
-        drop(wakers);
+        let mut after = After::default();
+        let result = work(&mut lock(&self.state), now, &mut after);
+        // The lock is free again; now others are told.
+        if let Some(send) = &self.reports {
+            after.reports.iter().for_each(|(endpoint, context)| send(*endpoint, context));
+        }
+        drop(after);
         result
     }
 }
@@ -243,7 +293,7 @@ struct State {
 impl State {
     /// Tells everybody concerned what the caller has decided. `own` is the call whose input this
     /// was: nobody waits for it yet, and its fate is returned.
-    fn drain(&mut self, own: Option<RequestId>, wakers: &mut Wakers) -> Option<Fate> {
+    fn drain(&mut self, own: Option<RequestId>, after: &mut After) -> Option<Fate> {
         let mut own_fate = None;
         while let Some(action) = self.caller.poll() {
             let (id, fate) = match action {
@@ -251,13 +301,16 @@ impl State {
                     (id, Fate::Send(Departure { endpoint, context }))
                 }
                 CallAction::Fail { id, rejection } => (id, Fate::Fail(rejection)),
-                // Only a message without a request could carry it; the next request will.
-                CallAction::Report { .. } => continue,
+                // A transport that cannot carry it drops it; the next request will.
+                CallAction::Report { endpoint, context } => {
+                    after.reports.push((endpoint, context));
+                    continue;
+                }
             };
             if own == Some(id) {
                 own_fate = Some(fate);
             } else {
-                self.waiters.tell(id, fate).into_iter().for_each(|waker| wakers.push(waker));
+                self.waiters.tell(id, fate).into_iter().for_each(|waker| after.wakers.push(waker));
             }
         }
         own_fate

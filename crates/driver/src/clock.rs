@@ -50,6 +50,12 @@ impl Clock for Monotonic {
     }
 }
 
+/// What the calendar says: time since 1970 began, in UTC. For limits by calendar, never for delays.
+pub fn unix_time() -> Span {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(Span::ZERO, Span::from)
+}
+
 /// A number that nobody can guess, from the keys that the standard library draws for its hash maps:
 /// the seed of a gate that nobody wants to replay, or half a secret.
 #[allow(clippy::disallowed_types, reason = "a driver draws the seed for the core")]

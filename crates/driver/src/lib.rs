@@ -29,17 +29,24 @@
 
 #![allow(clippy::disallowed_methods, reason = "a driver reads the clock for the core")]
 
+mod bucket;
 mod call;
 mod clock;
 pub mod context;
 mod guard;
+pub mod machine;
+mod names;
 mod notice;
 mod shared;
+#[cfg(feature = "stamp")]
+pub mod stamp;
 mod sync;
 mod waiters;
 
+pub use bucket::AtomicBucket;
 pub use call::{Call, Departure, SharedCaller};
-pub use clock::{Clock, Monotonic, random_seed};
+pub use clock::{Clock, Monotonic, random_seed, unix_time};
 pub use guard::{Paused, Slot, Ticket};
+pub use names::Names;
 pub use notice::{Notice, Notices};
 pub use shared::SharedGate;

@@ -11,7 +11,7 @@ use tidegate_core::config::ConfigError;
 use tidegate_core::gate::{Action, Gate, GateConfig};
 use tidegate_core::{CallerId, Context, Feedback, Instant, Rejection, RequestId, Workflow};
 
-use crate::clock::{Clock, Monotonic, random_seed};
+use crate::clock::{Clock, Monotonic, random_seed, unix_time};
 use crate::guard::Ticket;
 use crate::notice::{Notices, Outbox};
 use crate::sync::{Arc, Mutex, lock};
@@ -27,7 +27,9 @@ impl SharedGate {
     /// Builds a gate and shares it, with a seed drawn by the operating system.
     pub fn build(config: &GateConfig) -> Result<Self, ConfigError> {
         let clock = Monotonic::process();
-        Ok(Self::with_clock(Gate::new(config, clock.now(), random_seed())?, clock))
+        let mut gate = Gate::new(config, clock.now(), random_seed())?;
+        gate.on_calendar(clock.now(), unix_time());
+        Ok(Self::with_clock(gate, clock))
     }
 
     /// Shares `gate`, with the clock of the process.

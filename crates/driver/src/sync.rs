@@ -1,7 +1,11 @@
-//! The mutex and reference count in use: std's, or loom's when its models run.
+//! The mutex, reference count and atomic word in use: std's, or loom's when its models run.
 
 #[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
+#[cfg(loom)]
 pub(crate) use loom::sync::{Arc, Mutex, MutexGuard};
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
 #[cfg(not(loom))]
 pub(crate) use std::sync::{Arc, Mutex, MutexGuard};
 

@@ -5,13 +5,15 @@
 #![cfg(loom)]
 
 use loom::future::block_on;
+use loom::sync::Arc;
 use loom::thread;
 use tidegate_core::caller::CallerConfig;
 use tidegate_core::gate::{Gate, GateConfig};
+use tidegate_core::limit::Limit;
 use tidegate_core::slots::SlotsConfig;
 use tidegate_core::throttle::Answer;
 use tidegate_core::{Caller, Context, Instant, Outcome, Progress};
-use tidegate_driver::{Clock, SharedCaller, SharedGate, Ticket};
+use tidegate_driver::{AtomicBucket, Clock, SharedCaller, SharedGate, Ticket};
 
 /// Time stands still: only the order of steps matters here.
 #[derive(Debug)]
@@ -125,5 +127,42 @@ fn a_held_call_is_woken_by_an_answer_or_a_call_given_up() {
         drop(third);
         assert_eq!((caller.waiting(), caller.read(|caller| caller.in_flight(0))), (0, 0));
         caller.read(Caller::invariants);
+    });
+}
+
+/// However threads meet, together they take what one thread would have taken: no token twice, none
+/// lost, and a refund comes back to somebody.
+#[test]
+fn tokens_are_taken_once() {
+    loom::model(|| {
+        let bucket = Arc::new(AtomicBucket::full(Instant::ZERO, Limit::new(1_000.0, 3.0)));
+        let spend = |bucket: &AtomicBucket| {
+            let one = u32::from(bucket.take(Instant::ZERO).is_ok());
+            one + 2 * u32::from(bucket.take_cost(Instant::ZERO, 2.0).is_ok())
+        };
+        let other = {
+            let bucket = bucket.clone();
+            thread::spawn(move || spend(&bucket))
+        };
+        let taken = spend(&bucket) + other.join().expect("no panic");
+        assert!((2..=3).contains(&taken), "{taken} of 3");
+        assert_eq!(bucket.tokens(Instant::ZERO), f64::from(3 - taken));
+    });
+}
+
+#[test]
+fn a_refund_is_not_lost() {
+    loom::model(|| {
+        let bucket = Arc::new(AtomicBucket::full(Instant::ZERO, Limit::new(1_000.0, 2.0)));
+        let other = {
+            let bucket = bucket.clone();
+            thread::spawn(move || {
+                bucket.take(Instant::ZERO).expect("two are there");
+                bucket.refund(1.0);
+            })
+        };
+        bucket.take(Instant::ZERO).expect("two are there");
+        other.join().expect("no panic");
+        assert_eq!(bucket.tokens(Instant::ZERO), 1.0);
     });
 }

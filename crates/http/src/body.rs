@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tidegate_core::{Cost, Outcome};
@@ -30,9 +31,16 @@ pin_project! {
             #[pin]
             body: B,
             hold: Hold,
+            tail: Option<Box<dyn Tail>>,
         },
         Refusal { text: Option<Bytes> },
     }
+}
+
+/// What is told or heard in trailers: of gRPC, where headers leave before the work is done.
+pub(crate) trait Tail: std::fmt::Debug + Send + Sync {
+    /// The body's trailers are passing.
+    fn pass(&mut self, trailers: &mut HeaderMap);
 }
 
 /// What a body holds until its last byte.
@@ -85,17 +93,27 @@ impl Hold {
 
 impl<B: Body> GateBody<B> {
     /// A body whose end gives back the slot; at once if there is nothing to send.
-    pub(crate) fn served(body: B, held: Held, streams: &Arc<Streams>) -> Self {
+    pub(crate) fn served(
+        body: B,
+        held: Held,
+        streams: &Arc<Streams>,
+        tail: Option<Box<dyn Tail>>,
+    ) -> Self {
         let mut hold = Hold::Fresh { held, streams: Arc::clone(streams) };
         if is_done(&body) {
             hold.end(None);
         }
-        Self { kind: Kind::Served { body, hold } }
+        Self { kind: Kind::Served { body, hold, tail } }
     }
 
     /// A body that holds no slot.
     pub(crate) fn passed(body: B) -> Self {
-        Self { kind: Kind::Served { body, hold: Hold::Nothing } }
+        Self::heard(body, None)
+    }
+
+    /// The same, and somebody listens to its trailers.
+    pub(crate) fn heard(body: B, tail: Option<Box<dyn Tail>>) -> Self {
+        Self { kind: Kind::Served { body, hold: Hold::Nothing, tail } }
     }
 
     pub(crate) fn refusal(text: Bytes) -> Self {
@@ -117,13 +135,18 @@ impl<B: Body<Data = Bytes>> Body for GateBody<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        let (mut body, hold) = match self.project().kind.project() {
-            KindProj::Served { body, hold } => (body, hold),
+        let (mut body, hold, tail) = match self.project().kind.project() {
+            KindProj::Served { body, hold, tail } => (body, hold, tail),
             KindProj::Refusal { text } => {
                 return Poll::Ready(text.take().map(|text| Ok(Frame::data(text))));
             }
         };
-        let frame = body.as_mut().poll_frame(cx);
+        let mut frame = body.as_mut().poll_frame(cx);
+        if let (Poll::Ready(Some(Ok(frame))), Some(tail)) = (&mut frame, tail)
+            && let Some(trailers) = frame.trailers_mut()
+        {
+            tail.pass(trailers);
+        }
         match &frame {
             Poll::Pending => hold.go_on(),
             Poll::Ready(Some(Err(_))) => hold.end(Some(Outcome::Fail)),

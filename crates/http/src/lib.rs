@@ -14,14 +14,14 @@
 //! use tidegate_driver::SharedGate;
 //! use tidegate_http::GateLayer;
 //! use tower_layer::Layer;
-//! # use bytes::Bytes;
+//! # use bytes::Bytes; type Body = http_body_util::Empty<Bytes>;
 //! # use std::{future::{Ready, ready}, task::{Context, Poll}};
 //! # #[derive(Clone)] struct Hello;
-//! # impl tower_service::Service<Request<()>> for Hello {
+//! # impl tower_service::Service<Request<Body>> for Hello {
 //! #     type Response = Response<Full<Bytes>>; type Error = Infallible;
 //! #     type Future = Ready<Result<Self::Response, Infallible>>;
 //! #     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> { Poll::Ready(Ok(())) }
-//! #     fn call(&mut self, _: Request<()>) -> Self::Future { ready(Ok(Response::new(Full::from("hello")))) }
+//! #     fn call(&mut self, _: Request<Body>) -> Self::Future { ready(Ok(Response::new(Full::from("hello")))) }
 //! # }
 //!
 //! let gate = SharedGate::build(&GateConfig::default())?;
@@ -34,6 +34,7 @@
 
 mod body;
 pub mod client;
+pub mod identity;
 pub mod server;
 mod spawn;
 pub mod wire;

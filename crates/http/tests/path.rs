@@ -248,6 +248,37 @@ async fn refusals_speak_to_everybody_and_health_is_never_refused() {
     until(|| gate.running() == 0 && gate.waiting() == 0 && gate.tickets() == 0).await;
 }
 
+/// The workflow that has used up its quota is told so in everybody's words; another passes.
+#[tokio::test]
+async fn a_workflow_beyond_its_quota_gets_429() {
+    let gate = gate(
+        "[[limits]]\nlimit = 'quota'\n\
+         quotas = [{ workflow = 'mail', rate = 0.1, burst = 2 }]\n",
+    );
+    let handler = Function(|_: Request<hyper::body::Incoming>| async move { ok("served") });
+    let layer = GateLayer::new(gate.clone()).trust(Trust::Inside);
+    let mut client = Client(serve(layer.layer(handler)).await);
+    let mut ask = async |workflow: &str| {
+        let mut request = get("/");
+        let context = format!("w=\"{workflow}\", c=\"9\"").parse().unwrap();
+        request.headers_mut().insert(wire::CONTEXT, context);
+        client.call(request).await.expect("connects")
+    };
+    for _ in 0..2 {
+        assert_eq!(ask("mail").await.status(), StatusCode::OK);
+    }
+    let refused = ask("mail").await;
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    let header = |name: &str| refused.headers()[name].to_str().unwrap().to_owned();
+    assert_eq!(header("ratelimit-policy"), "\"quota\";q=1;w=10");
+    assert!(header("ratelimit").starts_with("\"quota\";r=0;t="), "{}", header("ratelimit"));
+    let seconds: u64 = header("retry-after").parse().unwrap();
+    assert!((9..=15).contains(&seconds), "ten, and its half as spread: {seconds}");
+    let told = wire::feedback_of(refused.headers()).expect("told").expect("well-formed");
+    assert_eq!(told.rejection.expect("refused").reason, tidegate_core::Reason::Quota);
+    assert_eq!(ask("calendar").await.status(), StatusCode::OK);
+}
+
 /// A server that refuses everything hears each call three times while the budget lasts, and then
 /// once: retries stop at the budget.
 #[tokio::test]

@@ -43,7 +43,7 @@ struct Handler {
 #[derive(Clone, Copy)]
 struct Place(usize);
 
-impl Service<Request<()>> for Handler {
+impl Service<Request<Full<Bytes>>> for Handler {
     type Response = Response<Full<Bytes>>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>>>>;
@@ -52,7 +52,7 @@ impl Service<Request<()>> for Handler {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<()>) -> Self::Future {
+    fn call(&mut self, request: Request<Full<Bytes>>) -> Self::Future {
         let Place(place) = *request.extensions().get().expect("noted by the test");
         let (begun, clock) = (self.clock.now(), self.clock.clone());
         self.started.lock().unwrap()[place] = Some(begun);
@@ -92,7 +92,7 @@ fn play(trace: Trace) -> Vec<Option<Ending>> {
         clock.0.store(now.since(Instant::ZERO).as_nanos(), Ordering::SeqCst);
         advance(&mut under_way, &mut endings, now);
         while let Some(arrival) = trace.arrivals.get(next).filter(|arrival| arrival.at <= now) {
-            let mut request = Request::new(());
+            let mut request = Request::new(Full::default());
             let field = wire::write_context(&arrival.context, now, &Names::process());
             request.headers_mut().insert(wire::CONTEXT, field);
             request.extensions_mut().insert(Place(next));

@@ -6,12 +6,12 @@
 //! their address; what is found goes through the hash at once and is kept nowhere.
 
 use std::net::IpAddr;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use http::header::{AUTHORIZATION, COOKIE};
 use http::{HeaderMap, HeaderName, Request};
-use tidegate_core::Rank;
 use tidegate_core::entry::{Entry, EntryConfig};
+use tidegate_core::{Criticality, Rank};
+use tidegate_http::identity;
+use tidegate_http::wire::Names;
 
 use crate::config::{ProxyConfig, Rule};
 
@@ -22,6 +22,8 @@ pub(crate) struct Ranks {
     /// Rules, each with the name its business rank has in the entry's table.
     rules: Vec<(Rule, String)>,
     user_header: Option<HeaderName>,
+    workflow_header: Option<HeaderName>,
+    batch: bool,
     exempt: Vec<String>,
 }
 
@@ -35,61 +37,52 @@ impl Ranks {
             entry: Entry::new(&EntryConfig { actions }, secret),
             rules,
             user_header: config.user_header.as_ref().and_then(|name| name.parse().ok()),
+            workflow_header: config.workflow_header.as_ref().and_then(|name| name.parse().ok()),
+            batch: config.batch,
             exempt: config.exempt.clone(),
         }
     }
 
     /// Whether the gate is not asked about this path. One that ends in `/` stands for all below it.
     pub(crate) fn is_exempt(&self, path: &str) -> bool {
-        self.exempt.iter().any(|exempt| {
-            if exempt.ends_with('/') { path.starts_with(exempt) } else { path == exempt }
-        })
+        identity::is_exempt(&self.exempt, path)
+    }
+
+    fn rule<B>(&self, request: &Request<B>, peer: IpAddr) -> Option<&(Rule, String)> {
+        let (method, path) = (request.method(), request.uri().path());
+        self.rules.iter().find(|(rule, _)| rule.fits(method, path, request.headers(), peer))
+    }
+
+    /// The workflow of a request from `peer`: by rule, else by header.
+    pub(crate) fn workflow<'a, B>(
+        &'a self,
+        request: &'a Request<B>,
+        peer: IpAddr,
+    ) -> Option<&'a str> {
+        let told = || request.headers().get(self.workflow_header.as_ref()?)?.to_str().ok();
+        let rule = self.rule(request, peer).and_then(|(rule, _)| rule.workflow.as_deref());
+        rule.or_else(told).filter(|name| name.len() <= Names::LONGEST)
+    }
+
+    /// What is left of a rank where everything is work that can wait.
+    pub(crate) fn stamp(&self, rank: Rank) -> Rank {
+        let batch = Criticality::SheddablePlus;
+        let more_important = rank.criticality().index() < batch.index();
+        if self.batch && more_important { rank.with_criticality(batch) } else { rank }
     }
 
     /// Whether more than its address says who a request is from.
     pub(crate) fn names_user(&self, headers: &HeaderMap) -> bool {
-        self.user_header.as_ref().is_some_and(|name| headers.contains_key(name))
-            || headers.contains_key(AUTHORIZATION)
-            || session(headers).is_some()
+        identity::with_user(headers, self.user_header.as_ref(), None, |user| user.is_some())
     }
 
     /// The rank of a request from `peer`.
     pub(crate) fn rank<B>(&self, request: &Request<B>, peer: IpAddr) -> Rank {
-        let fits =
-            self.rules.iter().find(|(rule, _)| rule.fits(request.method(), request.uri().path()));
-        let action = fits.map_or("", |(_, name)| name);
-        let rank = |user: &[u8]| self.entry.rank(hour(), action, Some(user));
-        let headers = request.headers();
-        let verified = self.user_header.as_ref().and_then(|name| headers.get(name));
-        match (verified.or_else(|| headers.get(AUTHORIZATION)), session(headers), peer) {
-            (Some(user), _, _) => rank(user.as_bytes()),
-            (None, Some(session), _) => rank(session),
-            (None, None, IpAddr::V4(address)) => rank(&address.octets()),
-            (None, None, IpAddr::V6(address)) => rank(&address.octets()),
-        }
-    }
-}
-
-/// Cookies that tell users apart, by the names that frameworks give them.
-const SESSION_COOKIES: [&[u8]; 5] =
-    [b"session", b"sessionid", b"session_id", b"sid", b"JSESSIONID"];
-
-fn session(headers: &HeaderMap) -> Option<&[u8]> {
-    let cookies = headers.get_all(COOKIE).iter();
-    cookies
-        .flat_map(|cookies| cookies.as_bytes().split(|byte| *byte == b';'))
-        .filter_map(|pair| {
-            let pair = pair.trim_ascii();
-            let equals = pair.iter().position(|byte| *byte == b'=')?;
-            Some((&pair[..equals], &pair[equals + 1..]))
+        let action = self.rule(request, peer).map_or("", |(_, name)| name);
+        identity::with_user(request.headers(), self.user_header.as_ref(), Some(peer), |user| {
+            self.entry.rank(identity::hour(), action, user)
         })
-        .find(|(name, value)| SESSION_COOKIES.contains(name) && !value.is_empty())
-        .map(|(_, value)| value)
-}
-
-/// Hours since 1970 by the wall clock, which replicas share well enough.
-fn hour() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() / 3600)
+    }
 }
 
 #[cfg(test)]
@@ -138,6 +131,40 @@ mod tests {
             let rank = ranks.rank(&request(method, path, &[]), PEER);
             assert_eq!(rank.business(), business, "{method} {path}");
         }
+    }
+
+    #[test]
+    fn rules_look_at_headers_and_peers_and_name_workflows() {
+        let rules = "
+            workflow_header = 'x-tenant'
+            batch = true
+            [[proxy.rules]]
+            header = 'x-tier'
+            value = 'gold'
+            business = 3
+            workflow = 'gold'
+            [[proxy.rules]]
+            header = 'x-tier'
+            business = 20
+            [[proxy.rules]]
+            peer = '127.0.0.0/8'
+            business = 50
+        ";
+        let ranks = ranks(rules);
+        for (headers, business, workflow) in [
+            (&[("x-tier", "gold"), ("x-tenant", "ann")][..], 3, Some("gold")),
+            (&[("x-tier", "tin"), ("x-tenant", "ann")], 20, Some("ann")),
+            (&[], 50, None),
+        ] {
+            let request = request("GET", "/", headers);
+            assert_eq!(ranks.rank(&request, PEER).business(), business, "{headers:?}");
+            assert_eq!(ranks.workflow(&request, PEER), workflow, "{headers:?}");
+        }
+        let stranger = "10.0.0.1".parse().unwrap();
+        assert_eq!(ranks.rank(&request("GET", "/", &[]), stranger).business(), 63);
+        let stamped = |business| ranks.stamp(Rank::new(business, 9));
+        assert_eq!(stamped(3).criticality(), Criticality::SheddablePlus);
+        assert_eq!((stamped(3).user(), stamped(50)), (9, Rank::new(50, 9)));
     }
 
     #[test]

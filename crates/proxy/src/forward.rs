@@ -10,14 +10,16 @@ use http::{HeaderValue, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use tidegate_core::rng::Rng;
-use tidegate_core::{Context, Instant, Outcome, Rejection};
+use tidegate_core::{Context, Instant, Outcome, Rejection, Workflow};
 use tidegate_http::wire::{self, Refusal};
 
 use crate::body::{Entry, Held, Place, ProxyBody};
 use crate::config::{self, Percent, Trust};
 use crate::headers;
-use crate::upstream::{Call, Failure, Upload};
+use crate::upload::Upload;
+use crate::upstream::{Call, Failure};
 use crate::worker::{Settings, Worker};
+use crate::{orca, outbound};
 
 type Answer = Response<ProxyBody>;
 
@@ -72,9 +74,13 @@ fn ask(
         Some(Ok(context)) => context,
         told => {
             worker.counters.malformed.add(u64::from(told.is_some()));
-            Context { rank: settings.ranks.rank(request, peer), ..Context::default() }
+            let workflow = settings.ranks.workflow(request, peer);
+            let workflow = workflow.map_or(Workflow::NONE, |name| worker.names.number(name));
+            let rank = settings.ranks.rank(request, peer);
+            Context { rank, workflow, ..Context::default() }
         }
     };
+    context.rank = settings.ranks.stamp(context.rank);
     if trusted {
         context.attempt = context.attempt.max(wire::attempt_of(headers).unwrap_or(0));
     }
@@ -129,31 +135,44 @@ async fn forward(
     entry: Entry,
 ) -> Answer {
     let context = &asked.context;
-    let now = worker.gate.now();
-    let version = settings.upstreams.version();
+    let scheme = settings.upstreams.scheme();
+    let version = scheme.version();
     // HTTP/2 has other means for that, and no service speaks them without TLS.
     let upgrade = version == config::Version::One && headers::wants_upgrade(&request);
     let client = upgrade.then(|| hyper::upgrade::on(&mut request));
     if !headers::prepare_request(&mut request, peer, upgrade)
-        || version == config::Version::Two && !headers::move_to_http2(&mut request)
+        || version == config::Version::Two
+            && !headers::move_to_http2(&mut request, scheme.is_secure())
     {
         // The request says nothing about the service's load: the entry is dropped.
         return plain(StatusCode::BAD_REQUEST, "the request names no host\n");
     }
     // The rank it has here is the one it keeps: calls that the service makes for it can pass it on.
-    let passed_on = wire::write_context(&context.inherit(), now, &worker.names);
+    let (own, sent) = match outbound::leave(settings.outbound.as_ref(), context).await {
+        Ok(left) => left,
+        // Nothing was asked of the service: the entry is dropped.
+        Err(rejection) => return refuse(worker, settings, &rejection, asked),
+    };
+    let now = worker.gate.now();
+    let passed_on = wire::write_context(&own, now, &worker.names);
     request.headers_mut().insert(wire::CONTEXT, passed_on);
     let limit =
         (context.deadline != Instant::FAR).then(|| Duration::from(context.deadline.since(now)));
-    match settings.upstreams.send(now, request.map(Upload::new), limit).await {
-        Ok((response, call)) => match client {
-            Some(client) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+    let patience = settings.body_timeout.into();
+    let request = request.map(|body| Upload::new(body, patience));
+    match settings.upstreams.send(now, request, limit).await {
+        Ok((response, call)) => match (client, sent.answered(&response)) {
+            (Some(client), ()) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 tunnel(worker, client, response, call, entry)
             }
             _ => answer(worker, response, call, entry),
         },
         Err(failure) => {
-            entry.finish(worker.gate.now(), Outcome::Fail);
+            sent.failed();
+            // A slow client says nothing about the service: the entry is dropped.
+            if !matches!(failure, Failure::Slow) {
+                entry.finish(worker.gate.now(), Outcome::Fail);
+            }
             fail(worker, &failure)
         }
     }
@@ -163,6 +182,9 @@ fn answer(worker: &Arc<Worker>, response: Response<Incoming>, call: Call, entry:
     let status = response.status();
     let (mut parts, body) = response.into_parts();
     headers::remove_hop_by_hop(&mut parts.headers);
+    if let Some(utilization) = orca::utilization(&parts.headers) {
+        call.report(utilization);
+    }
     // The version is that of one connection too: HTTP/1.0 behind us must not close ours.
     parts.version = Version::HTTP_11;
     // What an upstream's own gate says is for us, not for our clients.
@@ -204,12 +226,13 @@ fn tunnel(
     Response::from_parts(parts, ProxyBody::empty())
 }
 
-/// Our own 502 or 504.
+/// Our own 502, 504 or 408.
 fn fail(worker: &Worker, failure: &Failure) -> Answer {
     let (status, counter) = match failure {
         Failure::Connect(_) => (StatusCode::BAD_GATEWAY, &worker.counters.connect_failures),
         Failure::Broken(_) => (StatusCode::BAD_GATEWAY, &worker.counters.broken),
         Failure::Late => (StatusCode::GATEWAY_TIMEOUT, &worker.counters.late),
+        Failure::Slow => (StatusCode::REQUEST_TIMEOUT, &worker.counters.slow_clients),
     };
     counter.add(1);
     plain(status, format!("{failure}\n"))

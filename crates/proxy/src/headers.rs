@@ -47,13 +47,14 @@ pub(crate) fn prepare_request<B>(request: &mut Request<B>, peer: IpAddr, upgrade
 }
 
 /// Makes a request prepared for HTTP/1.1 one of HTTP/2. False if its host cannot be one.
-pub(crate) fn move_to_http2<B>(request: &mut Request<B>) -> bool {
+pub(crate) fn move_to_http2<B>(request: &mut Request<B>, secure: bool) -> bool {
     let host = request.headers_mut().remove(HOST);
     let authority = host.as_ref().and_then(|host| Authority::try_from(host.as_bytes()).ok());
     let path = request.uri().path_and_query().cloned();
     let uri = authority.and_then(|authority| {
         let path = path.unwrap_or_else(|| PathAndQuery::from_static("/"));
-        Uri::builder().scheme(Scheme::HTTP).authority(authority).path_and_query(path).build().ok()
+        let scheme = if secure { Scheme::HTTPS } else { Scheme::HTTP };
+        Uri::builder().scheme(scheme).authority(authority).path_and_query(path).build().ok()
     });
     let Some(uri) = uri else { return false };
     *request.uri_mut() = uri;
@@ -201,9 +202,9 @@ mod tests {
     fn a_request_of_one_version_becomes_one_of_the_other() {
         let headers = [("host", "shop:81"), ("transfer-encoding", "chunked"), ("a", "b")];
         let mut moved = request(Version::HTTP_11, "/x?y", &headers);
-        assert!(move_to_http2(&mut moved));
+        assert!(move_to_http2(&mut moved, false));
         assert_eq!((moved.version(), moved.headers().len()), (Version::HTTP_2, 1));
         assert_eq!(moved.uri().to_string(), "http://shop:81/x?y");
-        assert!(!move_to_http2(&mut request(Version::HTTP_11, "/", &[("host", "")])));
+        assert!(!move_to_http2(&mut request(Version::HTTP_11, "/", &[("host", "")]), false));
     }
 }

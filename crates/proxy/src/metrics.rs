@@ -55,6 +55,8 @@ impl Metrics {
             | Event::Cursors { .. }
             | Event::Slots { .. }
             | Event::Retry { .. }
+            | Event::Objective { .. }
+            | Event::Endpoint { .. }
             | Event::Ignore(_) => {}
         }
     }
@@ -127,6 +129,14 @@ pub(crate) struct Counters {
     pub(crate) accepted: Counter,
     /// Accepts that failed.
     pub(crate) accept_failures: Counter,
+    /// Client connections closed because there were too many.
+    pub(crate) too_many: Counter,
+    /// Client connections closed because too many came at once.
+    pub(crate) too_fast: Counter,
+    /// Clients that did not send a head or a body in time.
+    pub(crate) slow_clients: Counter,
+    /// Client connections on which no TLS came about.
+    pub(crate) tls_failures: Counter,
     /// Client connections open.
     pub(crate) connections: Gauge,
     /// Connections that have changed their protocol, such as WebSockets.

@@ -22,6 +22,9 @@ use tidegate_core::event::Event;
 use tidegate_core::gate::{Action, GateConfig};
 use tidegate_core::signal::{Ewma, Extremum};
 use tidegate_core::{Context, Cost, Gate, Instant, Outcome, Rejection, RequestId, Span};
+use tidegate_http::wire::Names;
+
+use crate::server::inform;
 
 /// A gate and the service behind it, as they would be.
 #[derive(Clone, Debug)]
@@ -34,8 +37,14 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    pub(crate) fn new(config: &GateConfig, now: Instant, seed: u64) -> Result<Self, ConfigError> {
+    pub(crate) fn new(
+        config: &GateConfig,
+        names: &Names,
+        now: Instant,
+        seed: u64,
+    ) -> Result<Self, ConfigError> {
         let mut gate = Gate::new(config, now, seed)?;
+        inform(&mut gate, now, names);
         gate.events().keep(true);
         Ok(Self { gate, ends: BinaryHeap::new(), unpaced: Vec::new() })
     }
@@ -90,11 +99,14 @@ impl Model {
         &mut self,
         now: Instant,
         config: &GateConfig,
+        names: &Names,
     ) -> Result<(), ConfigError> {
         if config == self.gate.config() {
             return Ok(());
         }
-        self.gate.reconfigure(now, config)
+        self.gate.reconfigure(now, config)?;
+        inform(&mut self.gate, now, names);
+        Ok(())
     }
 
     pub(crate) fn gate(&self) -> &Gate {
@@ -208,7 +220,7 @@ mod tests {
     /// Share of requests that a model would refuse, of a service with `servers` servers of 10 ms,
     /// `load` times its capacity being sent for 20 s, the first half of which is not counted.
     fn refused(config: &GateConfig, servers: usize, load: f64) -> f64 {
-        let mut model = Model::new(config, Instant::ZERO, 7).expect("valid");
+        let mut model = Model::new(config, &Names::default(), Instant::ZERO, 7).expect("valid");
         let (mut pace, mut service) = (Pace::default(), Service::new(servers));
         let mut rng = tidegate_core::rng::Rng::new(5);
         let work = Span::from_millis(10);
@@ -258,7 +270,7 @@ mod tests {
     fn before_the_first_answer_nothing_ends() {
         let slots = SlotsConfig::fixed(1);
         let config = GateConfig { slots, queue_limit: 1, ..gate_defaults() };
-        let mut model = Model::new(&config, Instant::ZERO, 7).expect("valid");
+        let mut model = Model::new(&config, &Names::default(), Instant::ZERO, 7).expect("valid");
         let mut pace = Pace::default();
         let context = Context::default();
         let at = |millis| Instant::ZERO + Span::from_millis(millis);
@@ -276,7 +288,8 @@ mod tests {
 
     #[test]
     fn an_emptied_gate_has_nothing_inside_and_keeps_what_it_learned() {
-        let mut model = Model::new(&gate_defaults(), Instant::ZERO, 7).expect("valid");
+        let mut model =
+            Model::new(&gate_defaults(), &Names::default(), Instant::ZERO, 7).expect("valid");
         let mut pace = Pace::default();
         pace.on_answer(Instant::ZERO, Span::from_secs(1), 1);
         for _ in 0..20 {

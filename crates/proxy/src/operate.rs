@@ -14,7 +14,7 @@ use tidegate_core::Gate;
 use tidegate_core::gate::GateConfig;
 
 use crate::config::{Candidate, File, Percent};
-use crate::server::{Shared, StartError};
+use crate::server::{Shared, StartError, inform};
 use crate::sideline::candidate_toml;
 
 /// Shortest token: 16 characters cannot be tried out over a network.
@@ -143,7 +143,13 @@ impl Shared {
     pub(crate) fn reconfigure(&self, config: &GateConfig) -> Result<(), StartError> {
         let wrong =
             |error: tidegate_core::config::ConfigError| StartError::Config(error.to_string());
-        self.gate.input(|gate, now| gate.reconfigure(now, config)).map_err(wrong)?;
+        self.gate
+            .input(|gate, now| {
+                gate.reconfigure(now, config)?;
+                inform(gate, now, &self.names);
+                Ok(())
+            })
+            .map_err(wrong)?;
         self.watch.forget();
         self.sideline.reconfigure(self.gate.now(), config).map_err(wrong)
     }

@@ -1,5 +1,6 @@
 //! The metrics there are, as a table for the book: made from the page itself, so that it cannot lie.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use tidegate_core::{Instant, Span};
@@ -7,6 +8,7 @@ use tidegate_http::wire::Names;
 
 use crate::config::Percent;
 use crate::dashboard::detail::Detail;
+use crate::health::Peers;
 use crate::metrics::{Counters, Metrics};
 use crate::report::{Level, Snapshot};
 
@@ -65,7 +67,9 @@ fn page() -> String {
         metrics,
         detail: Detail::default(),
         names: &Names::default(),
-        upstreams: Vec::new(),
+        latencies: BTreeMap::new(),
+        peers: vec![Peers::default().get(&"http://127.0.0.1:1".parse().expect("an address"))],
+        now: Instant::ZERO,
         uptime: Span::ZERO,
         counters: &counters,
         level: Level::of(&gate, Instant::ZERO),

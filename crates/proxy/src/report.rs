@@ -1,13 +1,17 @@
 //! The numbers as text: Prometheus for machines that collect, JSON for whoever looks.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
+use tidegate_core::objective::Because;
 use tidegate_core::{CallerId, Criticality, Cursor, Gate, Instant, Reason, Span, Workflow};
 use tidegate_http::wire::Names;
 
 use crate::config::Percent;
 use crate::dashboard::detail::Detail;
+use crate::health::Peer;
 use crate::metrics::{Counters, Histogram, Metrics, OUTCOMES, REASONS};
 
 /// One moment of a sidecar.
@@ -16,22 +20,16 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) metrics: Metrics,
     pub(crate) detail: Detail,
     pub(crate) names: &'a Names,
-    pub(crate) upstreams: Vec<Replica>,
+    /// How long upstreams take to answer, the slowest thread's view, by address.
+    pub(crate) latencies: BTreeMap<String, Span>,
     /// For how long the process has served.
     pub(crate) uptime: Span,
     pub(crate) counters: &'a Counters,
     pub(crate) level: Level,
     pub(crate) enforce: Percent,
     pub(crate) draining: bool,
-}
-
-/// One upstream, all threads together.
-#[derive(Clone, Debug)]
-pub(crate) struct Replica {
-    pub(crate) address: String,
-    pub(crate) in_flight: u32,
-    /// Of its latest answers, the slowest thread's.
-    pub(crate) latency: Option<Span>,
+    pub(crate) peers: Vec<Arc<Peer>>,
+    pub(crate) now: Instant,
 }
 
 /// How full the gate is.
@@ -42,6 +40,8 @@ pub(crate) struct Level {
     pub(crate) waiting: usize,
     pub(crate) delay: Span,
     pub(crate) predicted_wait: Span,
+    /// Of policies that have one, and why it is that.
+    pub(crate) objective: Option<(Span, Because)>,
     pub(crate) policy: &'static str,
     /// The last rank let in, while ranks are cut.
     pub(crate) cursor: Option<Cursor>,
@@ -55,6 +55,7 @@ impl Level {
             waiting: gate.waiting(),
             delay: gate.delay(now),
             predicted_wait: gate.backlog().predicted_wait(),
+            objective: gate.objective(),
             policy: gate.admission().name(),
             // A copy, as asking is counted.
             cursor: gate.clone().feedback(now, CallerId::default(), Workflow::NONE).last,
@@ -92,6 +93,10 @@ impl Snapshot<'_> {
         page.gauge("tidegate_delay_seconds", help, level.delay.as_secs_f64());
         let help = "Wait predicted for a request that arrives now.";
         page.gauge("tidegate_predicted_wait_seconds", help, level.predicted_wait.as_secs_f64());
+        if let Some((objective, _)) = level.objective {
+            let help = "The latency objective in force.";
+            page.gauge("tidegate_objective_seconds", help, objective.as_secs_f64());
+        }
         let help = "1 if nothing is enforced.";
         page.gauge("tidegate_observe", help, u8::from(self.enforce == Percent::NONE));
         let help = "Share of requests for which the gate is enforced, 0 to 1.";
@@ -111,6 +116,17 @@ impl Snapshot<'_> {
         for (name, help, count) in plain_counters(counters, metrics) {
             page.head(&format!("tidegate_{name}_total"), "counter", help);
             page.line(&[], count);
+        }
+        let help = "1 if requests are sent to the upstream, 0 while it is out.";
+        page.head("tidegate_upstream_in", "gauge", help);
+        for peer in &self.peers {
+            let address = peer.address().to_string();
+            page.line(&[("upstream", &address)], u8::from(peer.is_in(self.now)));
+        }
+        let help = "Requests that an upstream has.";
+        page.head("tidegate_upstream_in_flight", "gauge", help);
+        for peer in &self.peers {
+            page.line(&[("upstream", &peer.address().to_string())], peer.in_flight());
         }
         let help = "Requests that got no answer from an upstream.";
         page.head("tidegate_upstream_failures_total", "counter", help);
@@ -159,7 +175,12 @@ impl Snapshot<'_> {
             "connections": counters.connections.get(),
             "tunnels": counters.tunnels.get(),
             "upstream_failures": failures,
+            "upstreams": self.peers.iter().map(|peer| self.upstream(peer)).collect::<Vec<_>>(),
         });
+        if let Some((objective, because)) = level.objective {
+            state["objective_seconds"] = objective.as_secs_f64().into();
+            state["objective_because"] = because.to_string().into();
+        }
         for (name, _, count) in plain_counters(counters, metrics) {
             state[name] = count.into();
         }
@@ -168,19 +189,33 @@ impl Snapshot<'_> {
         let last = level.cursor.and_then(Cursor::last);
         state["last_rank"] = last.map(|rank| json!([rank.business(), rank.user()])).into();
         state["uptime_seconds"] = self.uptime.as_secs_f64().into();
-        state["upstreams"] = self.upstreams.iter().map(replica).collect();
         self.detail.tell(&mut state, self.names);
         state
+    }
+
+    fn upstream(&self, peer: &Peer) -> Value {
+        let mut report = peer.report(self.now);
+        let latency = self.latencies.get(&peer.address().to_string());
+        report["latency_seconds"] = latency.map(|latency| latency.as_secs_f64()).into();
+        report
     }
 }
 
 fn plain_counters(
     counters: &Counters,
     metrics: &Metrics,
-) -> [(&'static str, &'static str, u64); 6] {
+) -> [(&'static str, &'static str, u64); 10] {
     [
         ("connections_accepted", "Client connections accepted.", counters.accepted.get()),
         ("accept_failures", "Accepts that failed.", counters.accept_failures.get()),
+        ("connections_refused", "Closed: too many client connections.", counters.too_many.get()),
+        ("connections_throttled", "Closed: too many new ones at once.", counters.too_fast.get()),
+        (
+            "slow_clients",
+            "Clients that did not send their request in time.",
+            counters.slow_clients.get(),
+        ),
+        ("tls_failures", "Client connections without TLS.", counters.tls_failures.get()),
         ("malformed_contexts", "Contexts that could not be read.", counters.malformed.get()),
         ("reloads", "Reloads that took effect.", counters.reloads.get()),
         ("bad_reloads", "Reloads refused because the file was wrong.", counters.bad_reloads.get()),
@@ -194,12 +229,6 @@ fn upstream_failures(counters: &Counters) -> [(&'static str, u64); 3] {
         ("broken", counters.broken.get()),
         ("late", counters.late.get()),
     ]
-}
-
-fn replica(replica: &Replica) -> Value {
-    let Replica { address, in_flight, latency } = replica;
-    let latency = latency.map(Span::as_secs_f64);
-    json!({ "address": address, "in_flight": in_flight, "latency_seconds": latency })
 }
 
 /// A cursor as one number: how many of the 64 business ranks it lets in. All if there is none.

@@ -4,36 +4,44 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use std::{fmt, fs, io, thread};
 
 use tidegate_core::admission::{AdmissionConfig, TideConfig};
+use tidegate_core::objective::Objective;
 use tidegate_core::rng::Rng;
 use tidegate_core::slots::SlotsConfig;
 use tidegate_core::{Gate, Instant, Span};
-use tidegate_driver::{Clock, Monotonic, SharedGate};
+use tidegate_driver::{Clock, Monotonic, SharedGate, unix_time};
 use tidegate_http::wire::Names;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
+use tokio_rustls::rustls::ClientConfig;
 
 use crate::admin;
 use crate::config::{File, Percent};
+use crate::health::{self, Peers};
 use crate::log::Log;
 use crate::metrics::Counters;
 use crate::operate::{self, Token};
-use crate::report::{Level, Replica, Snapshot};
+use crate::outbound;
+use crate::report::{Level, Snapshot};
 use crate::sideline::Sideline;
+use crate::tls::Tls;
 use crate::watch::{Line, Watch};
-use crate::worker::{self, Phase, Worker};
+use crate::worker::{self, Links, Phase, Tools, Worker};
 
 /// Longest time between two looks at the gate. Its log of events holds 65,536; at four per request
 /// that is 800,000 requests per second.
 const LOOK: Duration = Duration::from_millis(20);
 /// Shortest time between two: the runtime's timer is no finer.
 const SHORTEST_LOOK: Duration = Duration::from_millis(1);
+/// Time between two looks at the configuration file.
+const FILE_LOOK: Duration = Duration::from_millis(500);
 
 /// A sidecar whose sockets are open, and that does not serve yet.
 #[derive(Debug)]
@@ -53,12 +61,23 @@ pub struct Handle {
 }
 
 /// Where a reload reads the configuration from, or what is wrong there.
-pub struct Source(Box<dyn Fn() -> Result<File, String> + Send + Sync>);
+pub struct Source {
+    read: Box<dyn Fn() -> Result<File, String> + Send + Sync>,
+    /// A file whose changes cause a reload.
+    path: Option<PathBuf>,
+}
 
 impl Source {
     /// Whatever `read` returns.
     pub fn new(read: impl Fn() -> Result<File, String> + Send + Sync + 'static) -> Self {
-        Self(Box::new(read))
+        Self { read: Box::new(read), path: None }
+    }
+
+    /// The same, read again whenever the file at `path` has changed.
+    #[must_use]
+    pub fn watching(mut self, path: PathBuf) -> Self {
+        self.path = Some(path);
+        self
     }
 }
 
@@ -84,6 +103,8 @@ pub(crate) struct Shared {
     /// What an operator has said instead of the file.
     pub(crate) enforce: Mutex<Option<Percent>>,
     pub(crate) token: Mutex<Option<Token>>,
+    pub(crate) peers: Peers,
+    links: Mutex<Links>,
     log: Log,
     source: Option<Source>,
     listen: SocketAddr,
@@ -110,6 +131,12 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
+/// Tells a gate what its limits ask for: numbers of workflows, and the calendar.
+pub(crate) fn inform(gate: &mut Gate, now: Instant, names: &Names) {
+    gate.name_workflows(|name| names.number(name));
+    gate.on_calendar(now, unix_time());
+}
+
 impl Server {
     /// Opens the sockets. `source` is where a reload reads from; `seed` decides all random choices.
     pub fn bind(file: File, source: Option<Source>, seed: u64) -> Result<Self, StartError> {
@@ -125,19 +152,40 @@ impl Server {
         let admin_address = address(admin.local_addr())?;
 
         let clock = Monotonic::new();
-        let gate = Gate::new(&file.gate, clock.now(), seed)
-            .map_err(|error| StartError::Config(error.to_string()))?;
-        let gate = SharedGate::with_clock(gate, clock);
         let (counters, names) = (Arc::new(Counters::default()), Names::default());
+        let mut gate = Gate::new(&file.gate, clock.now(), seed)
+            .map_err(|error| StartError::Config(error.to_string()))?;
+        inform(&mut gate, clock.now(), &names);
+        let gate = SharedGate::with_clock(gate, clock);
         let mut seeds = Rng::new(seed);
         let secret = secret(&file, &mut seeds)?;
         let token = operate::token(&file)?;
         let enforce = file.proxy.enforce;
-        let sideline = Arc::new(Sideline::new(&file.gate, enforce, clock.now(), seeds.next_u64()));
+        let sideline = Arc::new(Sideline::new(
+            &file.gate,
+            names.clone(),
+            enforce,
+            clock.now(),
+            seeds.next_u64(),
+        ));
+        let tls = Tls::new(&file.proxy).map_err(StartError::Config)?;
+        let peers = Peers::default();
+        let outbound = outbound::build(&file.caller, clock, seeds.next_u64())
+            .map_err(|error| StartError::Config(error.to_string()))?;
+        let links = Links { tls, outbound };
+        let tools = Tools {
+            gate: gate.clone(),
+            sideline: Arc::clone(&sideline),
+            names: names.clone(),
+            counters: Arc::clone(&counters),
+            peers: peers.clone(),
+            threads: listeners.len(),
+            secret,
+            seed,
+        };
         let workers = listeners.iter().map(|_| {
-            let (gate, names, counters) = (gate.clone(), names.clone(), Arc::clone(&counters));
-            let sideline = Arc::clone(&sideline);
-            Worker::new(gate, sideline, names, counters, &file.proxy, secret, seeds.next_u64())
+            let tools = Tools { seed: seeds.next_u64(), ..tools.clone() };
+            Worker::new(tools, &file.proxy, &links)
         });
         let shared = Shared {
             watch: Watch::new(gate.clone(), Arc::clone(&sideline)),
@@ -149,6 +197,8 @@ impl Server {
             begun: clock.now(),
             counters,
             phase: watch::Sender::new(Phase::Open),
+            peers,
+            links: Mutex::new(links),
             log: file.proxy.log,
             file: Mutex::new(file),
             enforce: Mutex::new(None),
@@ -191,6 +241,8 @@ impl Server {
         runtime.block_on(async {
             tokio::spawn(admin::serve(Arc::clone(&shared), admin));
             tokio::spawn(look(Arc::clone(&shared)));
+            tokio::spawn(health::ask(Arc::clone(&shared)));
+            tokio::spawn(watch_file(Arc::clone(&shared)));
             if signals {
                 tokio::spawn(hear_signals(Arc::clone(&shared)));
             }
@@ -241,6 +293,14 @@ impl Shared {
         self.file.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    pub(crate) fn tls(&self) -> Option<Arc<ClientConfig>> {
+        self.links().tls.client.clone()
+    }
+
+    fn links(&self) -> MutexGuard<'_, Links> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn snapshot(&self) -> Snapshot<'_> {
         let (metrics, line) = self.watch.metrics();
         line.iter().for_each(|line| self.log(line));
@@ -249,27 +309,29 @@ impl Shared {
             metrics,
             detail: self.watch.detail(),
             names: &self.names,
-            upstreams: self.replicas(),
+            latencies: self.latencies(),
             uptime: now.since(self.begun),
             counters: &self.counters,
             level: self.read(|gate| Level::of(gate, now)),
             enforce: self.sideline.percent(),
             draining: self.is_draining(),
+            peers: self.peers.all(),
+            now,
         }
     }
 
-    /// What the threads know of the upstreams.
-    fn replicas(&self) -> Vec<Replica> {
-        let mut all = BTreeMap::<String, (u32, Option<Span>)>::new();
+    /// How long upstreams take to answer, as the slowest thread sees it.
+    fn latencies(&self) -> BTreeMap<String, Span> {
+        let mut all = BTreeMap::<String, Span>::new();
         for worker in &self.workers {
             for upstream in worker.settings().upstreams.list() {
-                let (address, in_flight, latency) = upstream.tell();
-                let known = all.entry(address).or_default();
-                *known = (known.0 + in_flight, known.1.max(latency));
+                if let (address, Some(latency)) = upstream.latency() {
+                    let known = all.entry(address).or_default();
+                    *known = latency.max(*known);
+                }
             }
         }
-        let replica = |(address, (in_flight, latency))| Replica { address, in_flight, latency };
-        all.into_iter().map(replica).collect()
+        all
     }
 
     fn stop(&self) {
@@ -312,7 +374,7 @@ impl Shared {
             .source
             .as_ref()
             .ok_or_else(nothing)
-            .and_then(|source| (source.0)().map_err(StartError::Config))
+            .and_then(|source| (source.read)().map_err(StartError::Config))
             .and_then(|file| self.take(file));
         match &result {
             Ok(()) => self.counters.reloads.add(1),
@@ -321,22 +383,38 @@ impl Shared {
         result
     }
 
+    fn reload_and_tell(&self) {
+        match self.reload() {
+            Ok(()) => self.log(&"the configuration was read again and is in force"),
+            Err(error) => self.log(&format_args!("the old configuration stays: {error}")),
+        }
+    }
+
     fn take(&self, mut file: File) -> Result<(), StartError> {
         let mut current = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         // What was opened stays open.
         file.proxy.listen = current.proxy.listen;
         file.proxy.admin = current.proxy.admin;
         file.proxy.threads = current.proxy.threads;
-        file.proxy.header_timeout = current.proxy.header_timeout;
         file.proxy.secret_file.clone_from(&current.proxy.secret_file);
         file.proxy.log = current.proxy.log;
         check_upstreams(&file)?;
         let token = operate::token(&file)?;
+        let tls = Tls::new(&file.proxy).map_err(StartError::Config)?;
+        let outbound = match file.caller == current.caller {
+            true => self.links().outbound.clone(),
+            false => outbound::build(&file.caller, self.clock, self.clock.now().as_nanos())
+                .map_err(|error| StartError::Config(error.to_string()))?,
+        };
+        // The last that can fail; from here on everything is taken.
         self.reconfigure(&file.gate)?;
+        let links = Links { tls, outbound };
         *self.token.lock().unwrap_or_else(PoisonError::into_inner) = token;
         for worker in &self.workers {
-            worker.reconfigure(&file.proxy);
+            worker.reconfigure(&file.proxy, &links);
         }
+        self.peers.keep(|address| file.proxy.addresses().any(|used| used == address));
+        *self.links() = links;
         *current = file;
         drop(current);
         self.apply_enforcement();
@@ -348,11 +426,12 @@ impl Shared {
         let file = self.file();
         let upstreams: Vec<String> = file.proxy.upstreams.iter().map(ToString::to_string).collect();
         let objective = match &file.gate.admission {
-            AdmissionConfig::Tide(tide) => format!(
-                "objective {}{}: an answer later than that is taken as worthless",
-                tide.objective,
-                if *tide == TideConfig::default() { " (the default; --objective)" } else { "" },
-            ),
+            AdmissionConfig::Tide(TideConfig { objective: Objective::Learned, .. }) => {
+                "objective learned (/state tells it; --objective gives one)".to_owned()
+            }
+            AdmissionConfig::Tide(TideConfig { objective, .. }) => {
+                format!("objective {objective}: an answer later than that is taken as worthless")
+            }
             _ => format!("admission {}", self.gate.read(|gate| gate.admission().name())),
         };
         let slots = match &file.gate.slots {
@@ -395,6 +474,33 @@ async fn look(shared: Arc<Shared>) {
     }
 }
 
+/// Reads the file again when it has changed. What is seen is its time, its length and, as tools write a
+/// new file and rename it, which file it is; it is read once nothing has changed for one look.
+async fn watch_file(shared: Arc<Shared>) {
+    let Some(path) = shared.source.as_ref().and_then(|source| source.path.clone()) else { return };
+    let mut known = stamp(&path);
+    let mut last = known;
+    loop {
+        tokio::time::sleep(FILE_LOOK).await;
+        let now = stamp(&path);
+        if now == last && now != known && now.is_some() {
+            known = now;
+            shared.reload_and_tell();
+        }
+        last = now;
+    }
+}
+
+/// What tells one state of a file from the next; none while it is not there.
+fn stamp(path: &Path) -> Option<(SystemTime, u64, u64)> {
+    let data = fs::metadata(path).ok()?;
+    #[cfg(unix)]
+    let which = std::os::unix::fs::MetadataExt::ino(&data);
+    #[cfg(not(unix))]
+    let which = 0;
+    Some((data.modified().ok()?, data.len(), which))
+}
+
 #[cfg(unix)]
 async fn hear_signals(shared: Arc<Shared>) {
     use tokio::signal::unix::{SignalKind, signal};
@@ -410,10 +516,7 @@ async fn hear_signals(shared: Arc<Shared>) {
         tokio::select! {
             _ = terminate.recv() => shared.stop(),
             _ = interrupt.recv() => shared.stop(),
-            _ = hangup.recv() => match shared.reload() {
-                Ok(()) => shared.log(&"the configuration was read again and is in force"),
-                Err(error) => shared.log(&format_args!("the old configuration stays: {error}")),
-            },
+            _ = hangup.recv() => shared.reload_and_tell(),
         }
     }
 }

@@ -24,6 +24,8 @@ use tidegate_core::{
     Context, Criticality, Gate, Instant, Outcome, Rank, Reason, Rejection, Workflow,
 };
 
+use tidegate_http::wire::Names;
+
 use crate::config::Percent;
 use crate::metrics::{BANDS, REASONS};
 use crate::model::{Model, Pace};
@@ -52,6 +54,8 @@ pub(crate) struct Sideline {
 struct State {
     /// The configuration of the live gate.
     config: GateConfig,
+    /// Numbers of the workflows that limits name.
+    names: Names,
     pace: Pace,
     live: Option<Model>,
     shadow: Option<Shadow>,
@@ -61,9 +65,16 @@ struct State {
 }
 
 impl Sideline {
-    pub(crate) fn new(config: &GateConfig, percent: Percent, now: Instant, seed: u64) -> Self {
+    pub(crate) fn new(
+        config: &GateConfig,
+        names: Names,
+        percent: Percent,
+        now: Instant,
+        seed: u64,
+    ) -> Self {
         let state = State {
             config: config.clone(),
+            names,
             pace: Pace::default(),
             live: None,
             shadow: None,
@@ -154,8 +165,9 @@ impl Sideline {
     /// The live gate has another configuration.
     pub(crate) fn reconfigure(&self, now: Instant, config: &GateConfig) -> Result<(), ConfigError> {
         let mut state = self.lock();
+        let names = state.names.clone();
         if let Some(live) = &mut state.live {
-            live.reconfigure(now, config)?;
+            live.reconfigure(now, config, &names)?;
         }
         state.config = config.clone();
         Ok(())
@@ -166,7 +178,7 @@ impl Sideline {
         let mut state = self.lock();
         state.play(now);
         let mut model = state.live.clone().expect("it plays since the line before");
-        model.reconfigure(now, candidate)?;
+        model.reconfigure(now, candidate, &state.names)?;
         state.shadow = Some(Shadow::new(candidate.clone(), model, now));
         self.plays.store(true, Ordering::Relaxed);
         Ok(())
@@ -235,7 +247,7 @@ impl State {
     /// Plays the live policy, if nobody does yet.
     fn play(&mut self, now: Instant) {
         if self.live.is_none() {
-            let model = Model::new(&self.config, now, self.seeds.next_u64());
+            let model = Model::new(&self.config, &self.names, now, self.seeds.next_u64());
             self.live = Some(model.expect("the live gate has this configuration"));
         }
     }
@@ -431,7 +443,7 @@ mod tests {
 
     fn sideline(percent: u8) -> Arc<Sideline> {
         let percent = Percent::of(percent);
-        Arc::new(Sideline::new(&gate_defaults(), percent, Instant::ZERO, 9))
+        Arc::new(Sideline::new(&gate_defaults(), Names::default(), percent, Instant::ZERO, 9))
     }
 
     #[test]

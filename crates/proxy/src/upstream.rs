@@ -6,26 +6,31 @@
 //! HTTP/2 carries all requests of its thread.
 
 use std::collections::VecDeque;
-use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::ops::Range;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 use std::{fmt, io};
 
-use bytes::Bytes;
+use http::header::{HOST, USER_AGENT};
 use http::{Request, Response};
-use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tidegate_core::balance::{Load, two_choices};
 use tidegate_core::rng::Rng;
 use tidegate_core::{Instant, Span};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::pki_types::ServerName;
 
-use crate::config::{Address, ProxyConfig, Version};
+use crate::config::{Address, HealthConfig, ProxyConfig, Scheme, Version};
+use crate::headers;
+use crate::health::{self, Peer, Peers};
+use crate::upload::Upload;
 
 /// A connection to send on.
 #[derive(Debug)]
@@ -61,7 +66,10 @@ const MOST_TRIED: usize = 3;
 #[derive(Debug)]
 pub(crate) struct Upstreams {
     list: Vec<Arc<Upstream>>,
+    groups: Vec<Group>,
+    health: HealthConfig,
     rng: Mutex<Rng>,
+    tls: Option<Arc<ClientConfig>>,
     connect_timeout: Duration,
     response_timeout: Duration,
     idle_timeout: Span,
@@ -76,6 +84,8 @@ pub(crate) enum Failure {
     Broken(hyper::Error),
     /// No answer in time.
     Late,
+    /// The client did not send its request in time.
+    Slow,
 }
 
 impl fmt::Display for Failure {
@@ -84,6 +94,7 @@ impl fmt::Display for Failure {
             Self::Connect(error) => write!(f, "cannot connect to the upstream: {error}"),
             Self::Broken(error) => write!(f, "the upstream broke off: {error}"),
             Self::Late => f.write_str("the upstream did not answer in time"),
+            Self::Slow => f.write_str("the request did not come in time"),
         }
     }
 }
@@ -92,30 +103,39 @@ impl Upstreams {
     /// The upstreams of `config`. Those that were there before keep their connections.
     pub(crate) fn new(
         config: &ProxyConfig,
+        tls: Option<Arc<ClientConfig>>,
         before: &[Arc<Upstream>],
-        now: Instant,
-        seed: u64,
+        peers: &Peers,
+        (now, seed): (Instant, u64),
     ) -> Self {
         let known = |address: &Address| {
-            before.iter().find(|upstream| upstream.address == *address).cloned()
+            before.iter().find(|upstream| upstream.peer.address() == address).cloned()
         };
-        let list = config
-            .upstreams
-            .iter()
-            .map(|address| known(address).unwrap_or_else(|| Arc::new(Upstream::new(address, now))))
-            .collect();
+        let new = |address| Arc::new(Upstream::new(peers.get(address), now));
+        let list = config.addresses().map(|address| known(address).unwrap_or_else(|| new(address)));
+        let list: Vec<Arc<Upstream>> = list.collect();
+        let spill = config.spill.iter().map(|spill| (spill.upstreams.len(), spill.capacity));
+        let mut start = 0;
+        let groups = [(config.upstreams.len(), config.capacity)].into_iter().chain(spill);
+        let groups = groups.map(|(count, capacity)| {
+            start += count;
+            Group { members: start - count..start, capacity }
+        });
         Self {
+            groups: groups.collect(),
             list,
+            health: config.health.clone(),
             rng: Mutex::new(Rng::new(seed)),
+            tls,
             connect_timeout: config.connect_timeout.into(),
             response_timeout: config.response_timeout.into(),
             idle_timeout: config.idle_timeout,
         }
     }
 
-    /// What upstreams speak; they are replicas, and so all the same.
-    pub(crate) fn version(&self) -> Version {
-        self.list.first().map_or(Version::One, |upstream| upstream.address.version)
+    /// How upstreams are spoken to; they are replicas, and so all the same.
+    pub(crate) fn scheme(&self) -> Scheme {
+        self.list.first().map_or(Scheme::Http, |upstream| upstream.peer.address().scheme)
     }
 
     pub(crate) fn list(&self) -> &[Arc<Upstream>] {
@@ -130,16 +150,14 @@ impl Upstreams {
         mut request: Request<Upload>,
         limit: Option<Duration>,
     ) -> Result<(Response<Incoming>, Call), Failure> {
-        let first = self.choose(now);
         let mut failure = None;
-        for step in 0..self.list.len().min(MOST_TRIED) {
-            let upstream = &self.list[(first + step) % self.list.len()];
+        for upstream in self.order(now) {
             let mut call = upstream.begin(now, self.idle_timeout);
             loop {
                 let fresh = call.sender.is_none();
                 let sender = match &mut call.sender {
                     Some(sender) => sender,
-                    none => match upstream.connect(self.connect_timeout).await {
+                    none => match upstream.connect(self.connect_timeout, self.tls.as_ref()).await {
                         Ok(sender) => none.insert(sender),
                         Err(error) => {
                             failure = Some(Failure::Connect(error));
@@ -157,13 +175,15 @@ impl Upstreams {
                         }
                         call.sender = upstream.lane().take(now, self.idle_timeout);
                     }
+                    // Says nothing about the upstream: the call is dropped.
+                    Err((None, Failure::Slow)) => return Err(Failure::Slow),
                     Err((None, error)) => {
-                        call.refused(now);
+                        call.failed(now, &self.health);
                         return Err(error);
                     }
                 }
             }
-            call.refused(now);
+            call.failed(now, &self.health);
         }
         Err(failure.unwrap_or_else(|| Failure::Connect(io::ErrorKind::AddrNotAvailable.into())))
     }
@@ -174,7 +194,7 @@ impl Upstreams {
         request: Request<Upload>,
         limit: Option<Duration>,
     ) -> Result<Response<Incoming>, (Option<Request<Upload>>, Failure)> {
-        let moved = request.body().moved.clone();
+        let flow = request.body().flow();
         let mut answer = pin!(sender.send(request));
         let wait = limit.map_or(self.response_timeout, |limit| limit.min(self.response_timeout));
         loop {
@@ -182,25 +202,67 @@ impl Upstreams {
                 Ok(Ok(response)) => return Ok(response),
                 Ok(Err(mut error)) => {
                     let unsent = error.take_message();
-                    return Err((unsent, Failure::Broken(error.into_error())));
+                    let failure = match flow.as_ref().is_some_and(|flow| flow.is_slow()) {
+                        true => Failure::Slow,
+                        false => Failure::Broken(error.into_error()),
+                    };
+                    return Err((unsent, failure));
                 }
                 // A long upload is not a slow answer, unless the request has a deadline.
-                Err(_) if limit.is_none() && took_place(&moved) => {}
+                Err(_) if limit.is_none() && flow.as_ref().is_some_and(|flow| flow.moved()) => {}
                 Err(_) => return Err((None, Failure::Late)),
             }
         }
     }
 
+    /// Upstreams to try, the best first: of the first group with room two drawn at random, the less
+    /// loaded of them; then others of that group; then those of the groups after it.
+    fn order(&self, now: Instant) -> impl Iterator<Item = &Arc<Upstream>> {
+        let mut order = [None; MOST_TRIED];
+        if let [only] = &*self.list {
+            order[0] = Some(only);
+        } else {
+            self.fill(&mut order, now);
+        }
+        order.into_iter().flatten()
+    }
+
+    fn fill<'a>(&'a self, order: &mut [Option<&'a Arc<Upstream>>; MOST_TRIED], now: Instant) {
+        let first = self.group(now);
+        let mut places = order.iter_mut();
+        for group in self.groups.iter().cycle().skip(first).take(self.groups.len()) {
+            let members = &self.list[group.members.clone()];
+            let usable: Vec<_> = health::usable(members, |upstream| &upstream.peer, now).collect();
+            let chosen = self.choose(&usable, now);
+            for upstream in usable.iter().cycle().skip(chosen).take(usable.len()) {
+                let Some(place) = places.next() else { return };
+                *place = Some(*upstream);
+            }
+        }
+    }
+
+    /// The first group that has room and somebody who is well; if none has, the least full.
+    fn group(&self, now: Instant) -> usize {
+        let full = |group: &Group| {
+            let members = &self.list[group.members.clone()];
+            let in_flight: u64 = members.iter().map(|upstream| upstream.peer.in_flight()).sum();
+            let full = if group.capacity > 0.0 { in_flight as f64 / group.capacity } else { 0.0 };
+            let well = members.iter().any(|upstream| upstream.peer.is_in(now));
+            if well { full } else { f64::INFINITY }
+        };
+        let full: Vec<f64> = self.groups.iter().map(full).collect();
+        let least = || full.iter().enumerate().min_by(|(_, one), (_, other)| one.total_cmp(other));
+        let room = full.iter().position(|full| *full < 1.0);
+        room.or_else(|| least().map(|(at, _)| at)).unwrap_or(0)
+    }
+
     /// Two drawn at random, the less loaded of them. One that has never answered counts as quick as
     /// the other: not slower, so that it is tried, and not quicker, as it may do nothing but refuse.
-    fn choose(&self, now: Instant) -> usize {
-        if self.list.len() < 2 {
-            return 0;
-        }
-        let drawn = two_choices(&mut lock(&self.rng), self.list.len());
-        let Some((one, other)) = drawn else { return 0 };
+    fn choose(&self, among: &[&Arc<Upstream>], now: Instant) -> usize {
+        let drawn = two_choices(&mut lock(&self.rng), among.len());
+        let Some((one, other)) = drawn.filter(|(one, other)| one != other) else { return 0 };
         let look = |index: usize| {
-            let lane = self.list[index].lane();
+            let lane = among[index].lane();
             (lane.load.pressure(now), lane.load.latency())
         };
         let ((pressure, latency), (other_pressure, other_latency)) = (look(one), look(other));
@@ -220,14 +282,42 @@ impl Upstreams {
     }
 }
 
-fn took_place(moved: &Option<Arc<AtomicBool>>) -> bool {
-    moved.as_ref().is_some_and(|moved| moved.swap(false, Ordering::Relaxed))
+/// Upstreams that share a capacity.
+#[derive(Clone, Debug)]
+struct Group {
+    /// Which of the list.
+    members: Range<usize>,
+    /// In requests at once; 0 is no limit.
+    capacity: f64,
+}
+
+/// Asks an upstream for `path` on a connection of its own: whether the answer is good.
+pub(crate) async fn probe(
+    address: &Address,
+    tls: Option<Arc<ClientConfig>>,
+    path: &str,
+    limit: Duration,
+) -> bool {
+    let upstream = Upstream::new(Peers::default().get(address), Instant::ZERO);
+    let ask = async {
+        let mut sender = upstream.connect(limit, tls.as_ref()).await.ok()?;
+        let mut request = Request::get(path).header(HOST, address.authority());
+        request = request.header(USER_AGENT, "tidegate-health");
+        let mut request = request.body(Upload::empty()).ok()?;
+        let two = address.scheme.version() == Version::Two;
+        if two && !headers::move_to_http2(&mut request, address.scheme.is_secure()) {
+            return None;
+        }
+        let answer = sender.send(request).await.ok()?;
+        Some((200..400).contains(&answer.status().as_u16()))
+    };
+    timeout(limit, ask).await.ok().flatten().unwrap_or(false)
 }
 
 /// One upstream as one thread sees it.
 #[derive(Debug)]
 pub(crate) struct Upstream {
-    address: Address,
+    peer: Arc<Peer>,
     lane: Mutex<Lane>,
 }
 
@@ -242,15 +332,14 @@ struct Lane {
 }
 
 impl Upstream {
-    fn new(address: &Address, now: Instant) -> Self {
+    fn new(peer: Arc<Peer>, now: Instant) -> Self {
         let lane = Lane { load: Load::new(now), idle: VecDeque::new(), shared: None };
-        Self { address: address.clone(), lane: Mutex::new(lane) }
+        Self { peer, lane: Mutex::new(lane) }
     }
 
-    /// Its address, how many requests it has, and how long its answers take.
-    pub(crate) fn tell(&self) -> (String, u32, Option<Span>) {
-        let lane = self.lane();
-        (self.address.to_string(), lane.load.in_flight(), lane.load.latency())
+    /// Its address, and how long its answers take.
+    pub(crate) fn latency(&self) -> (String, Option<Span>) {
+        (self.peer.address().to_string(), self.lane().load.latency())
     }
 
     fn lane(&self) -> MutexGuard<'_, Lane> {
@@ -263,18 +352,40 @@ impl Upstream {
         lane.load.on_send();
         let sender = lane.take(now, idle_timeout);
         drop(lane);
+        self.peer.on_send();
         Call { upstream: Arc::clone(self), sender, begun: now, ended: false }
     }
 
-    async fn connect(&self, limit: Duration) -> io::Result<Sender> {
-        let Address { version, host, port } = &self.address;
-        let stream = timeout(limit, TcpStream::connect((host.as_str(), *port)))
-            .await
-            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-        stream.set_nodelay(true)?;
+    async fn connect(
+        &self,
+        limit: Duration,
+        tls: Option<&Arc<ClientConfig>>,
+    ) -> io::Result<Sender> {
+        let late = |_| io::Error::from(io::ErrorKind::TimedOut);
+        let Address { scheme, host, port } = self.peer.address();
+        timeout(limit, async {
+            let stream = TcpStream::connect((host.as_str(), *port)).await?;
+            stream.set_nodelay(true)?;
+            match tls.filter(|_| scheme.is_secure()) {
+                None => self.shake_hands(stream).await,
+                Some(config) => {
+                    let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
+                    let connector = TlsConnector::from(Arc::clone(config));
+                    self.shake_hands(connector.connect(name, stream).await?).await
+                }
+            }
+        })
+        .await
+        .map_err(late)?
+    }
+
+    /// How a connection ends is told to whoever waits for an answer, and nobody else's business.
+    async fn shake_hands<S>(&self, stream: S) -> io::Result<Sender>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
         let stream = TokioIo::new(stream);
-        // How a connection ends is told to whoever waits for an answer, and nobody else's business.
-        match version {
+        match self.peer.address().scheme.version() {
             Version::One => {
                 let (sender, connection) =
                     http1::handshake(stream).await.map_err(io::Error::other)?;
@@ -348,6 +459,8 @@ impl Call {
     /// or slow; a refusal makes an upstream look loaded, however quick it is.
     pub(crate) fn answered(mut self, now: Instant, head: Instant, refused: bool) {
         self.ended = true;
+        self.upstream.peer.on_end();
+        self.upstream.peer.on_answer();
         let mut lane = self.upstream.lane();
         if refused {
             lane.load.on_refusal(now);
@@ -359,9 +472,16 @@ impl Call {
         }
     }
 
+    /// The upstream has told how busy it is.
+    pub(crate) fn report(&self, utilization: f32) {
+        self.upstream.lane().load.on_utilization(utilization);
+    }
+
     /// No answer.
-    fn refused(mut self, now: Instant) {
+    fn failed(mut self, now: Instant, health: &HealthConfig) {
         self.ended = true;
+        self.upstream.peer.on_end();
+        self.upstream.peer.on_failure(now, health);
         self.upstream.lane().load.on_refusal(now);
     }
 }
@@ -369,47 +489,9 @@ impl Call {
 impl Drop for Call {
     fn drop(&mut self) {
         if !self.ended {
+            self.upstream.peer.on_end();
             self.upstream.lane().load.on_cancel();
         }
-    }
-}
-
-/// A request's body on its way to an upstream.
-#[derive(Debug)]
-pub(crate) struct Upload {
-    body: Incoming,
-    /// Set whenever a piece was passed on; none where there is nothing to pass on.
-    moved: Option<Arc<AtomicBool>>,
-}
-
-impl Upload {
-    pub(crate) fn new(body: Incoming) -> Self {
-        let moved = (!body.is_end_stream()).then(Arc::default);
-        Self { body, moved }
-    }
-}
-
-impl Body for Upload {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(cx);
-        if let (Poll::Ready(_), Some(moved)) = (&frame, &self.moved) {
-            moved.store(true, Ordering::Relaxed);
-        }
-        frame
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 

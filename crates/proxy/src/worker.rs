@@ -3,28 +3,26 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::pin;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::Poll;
 use std::time::Duration;
 
-use hyper::server::conn::{http1, http2};
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tidegate_core::Span;
-use tidegate_driver::SharedGate;
+use tidegate_core::{Instant, Span};
+use tidegate_driver::{SharedCaller, SharedGate};
 use tidegate_http::wire::Names;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{mpsc, watch};
-use tokio::time::timeout;
+use tokio_rustls::rustls::ServerConfig;
 
 use crate::body::Streams;
-use crate::config::{ProxyConfig, Trust, Version};
+use crate::config::{ConnectionsConfig, ProxyConfig, Trust};
+use crate::connection;
 use crate::entry::Ranks;
-use crate::forward;
+use crate::health::Peers;
 use crate::metrics::Counters;
 use crate::sideline::Sideline;
-use crate::upstream::Upstreams;
+use crate::tls::Tls;
+use crate::upstream::{Upstream, Upstreams};
 
 /// Connections that the kernel holds until they are accepted; it takes its own limit if lower.
 const BACKLOG: u32 = 4096;
@@ -35,8 +33,6 @@ const EVENT_INTERVAL: u32 = 8;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Time between two looks for streams and for old upstream connections.
 const SWEEP: Duration = Duration::from_millis(100);
-/// Time for requests that have reached the machine to be read before connections are told to end.
-const LAST_CALL: Duration = Duration::from_millis(100);
 
 /// How far the end of the process has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,9 +53,11 @@ pub(crate) struct Worker {
     pub(crate) sideline: Arc<Sideline>,
     pub(crate) names: Names,
     pub(crate) counters: Arc<Counters>,
+    peers: Peers,
     pub(crate) streams: Streams,
     settings: RwLock<Arc<Settings>>,
-    header_timeout: Duration,
+    /// How many threads there are.
+    threads: usize,
     /// What user ranks are derived from.
     secret: [u8; 16],
     seed: u64,
@@ -71,38 +69,76 @@ pub(crate) struct Settings {
     pub(crate) trust: Trust,
     pub(crate) ranks: Ranks,
     pub(crate) upstreams: Upstreams,
+    /// The throttle before them; none if everything is sent.
+    pub(crate) outbound: Option<SharedCaller>,
+    pub(crate) tls: Option<Arc<ServerConfig>>,
+    pub(crate) connections: ConnectionsConfig,
+    pub(crate) header_timeout: Span,
+    pub(crate) body_timeout: Span,
+    pace: Pace,
     stream_after: Span,
 }
 
 impl Settings {
-    fn new(config: &ProxyConfig, upstreams: Upstreams, secret: [u8; 16]) -> Self {
-        let ranks = Ranks::new(config, secret);
-        let ProxyConfig { trust, stream_after, .. } = *config;
-        Self { trust, ranks, upstreams, stream_after }
+    fn new(
+        config: &ProxyConfig,
+        Links { tls, outbound }: &Links,
+        before: &[Arc<Upstream>],
+        peers: &Peers,
+        (threads, secret, seed): (usize, [u8; 16], u64),
+        now: Instant,
+    ) -> Self {
+        let ProxyConfig { trust, stream_after, header_timeout, body_timeout, .. } = *config;
+        Self {
+            trust,
+            ranks: Ranks::new(config, secret),
+            upstreams: Upstreams::new(config, tls.client.clone(), before, peers, (now, seed)),
+            outbound: outbound.clone(),
+            tls: tls.server.clone(),
+            connections: config.connections.clone(),
+            header_timeout,
+            body_timeout,
+            pace: Pace::new(config.connections.per_second, threads, now),
+            stream_after,
+        }
     }
 }
 
+/// How others are reached.
+#[derive(Clone, Debug)]
+pub(crate) struct Links {
+    pub(crate) tls: Tls,
+    pub(crate) outbound: Option<SharedCaller>,
+}
+
+/// What a worker is made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Tools {
+    pub(crate) gate: SharedGate,
+    pub(crate) sideline: Arc<Sideline>,
+    pub(crate) names: Names,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) peers: Peers,
+    pub(crate) threads: usize,
+    pub(crate) secret: [u8; 16],
+    pub(crate) seed: u64,
+}
+
 impl Worker {
-    pub(crate) fn new(
-        gate: SharedGate,
-        sideline: Arc<Sideline>,
-        names: Names,
-        counters: Arc<Counters>,
-        config: &ProxyConfig,
-        secret: [u8; 16],
-        seed: u64,
-    ) -> Self {
-        let upstreams = Upstreams::new(config, &[], gate.now(), seed);
-        let settings = Settings::new(config, upstreams, secret);
-        let header_timeout = config.header_timeout.into();
+    /// One of as many threads as there are `tools` of.
+    pub(crate) fn new(tools: Tools, config: &ProxyConfig, links: &Links) -> Self {
+        let Tools { gate, sideline, names, counters, peers, threads, secret, seed } = tools;
+        let now = gate.now();
+        let settings = Settings::new(config, links, &[], &peers, (threads, secret, seed), now);
         Self {
             gate,
             sideline,
             names,
             counters,
+            peers,
             streams: Streams::default(),
             settings: RwLock::new(Arc::new(settings)),
-            header_timeout,
+            threads,
             secret,
             seed,
         }
@@ -113,12 +149,10 @@ impl Worker {
     }
 
     /// Requests from now on go by `config`; those on their way keep what they have.
-    pub(crate) fn reconfigure(&self, config: &ProxyConfig) {
-        let before = self.settings();
-        let now = self.gate.now();
-        let seed = self.seed ^ now.as_nanos();
-        let upstreams = Upstreams::new(config, before.upstreams.list(), now, seed);
-        let settings = Settings::new(config, upstreams, self.secret);
+    pub(crate) fn reconfigure(&self, config: &ProxyConfig, links: &Links) {
+        let (before, now) = (self.settings(), self.gate.now());
+        let own = (self.threads, self.secret, self.seed ^ now.as_nanos());
+        let settings = Settings::new(config, links, before.upstreams.list(), &self.peers, own, now);
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 
@@ -182,6 +216,7 @@ impl Worker {
         self.streams.sweep(now, settings.stream_after);
     }
 
+    /// Serves a connection, unless there are too many.
     fn connect(
         self: &Arc<Self>,
         stream: TcpStream,
@@ -189,83 +224,57 @@ impl Worker {
         phase: &watch::Receiver<Phase>,
         alive: &mpsc::Sender<()>,
     ) {
+        let counters = &self.counters;
+        counters.accepted.add(1);
+        let settings = self.settings();
+        let open = counters.connections.get() + counters.tunnels.get();
+        if open >= settings.connections.most {
+            return counters.too_many.add(1);
+        }
+        if !settings.pace.allows(self.gate.now()) {
+            return counters.too_fast.add(1);
+        }
         // A client that has already gone is found out by the first read.
         let _ = stream.set_nodelay(true);
-        let (worker, mut phase, alive) = (Arc::clone(self), phase.clone(), alive.clone());
+        let (worker, phase, alive) = (Arc::clone(self), phase.clone(), alive.clone());
         tokio::spawn(async move {
             let _alive = alive;
             let counters = Arc::clone(&worker.counters);
-            counters.accepted.add(1);
             let _open = counters.connections.hold();
-            let version = tokio::select! {
-                biased;
-                version = timeout(worker.header_timeout, spoken_on(&stream)) => version,
-                () = draining(&mut phase) => return,
-            };
-            let service = service_fn(|request| forward::serve(Arc::clone(&worker), peer, request));
-            let io = TokioIo::new(stream);
-            // How a connection ends is the client's business; requests are counted by the gate.
-            match version {
-                Ok(Ok(Version::One)) => {
-                    let connection = http1::Builder::new()
-                        .timer(TokioTimer::new())
-                        .header_read_timeout(worker.header_timeout)
-                        .serve_connection(io, service)
-                        .with_upgrades();
-                    let mut connection = pin!(connection);
-                    tokio::select! {
-                        biased;
-                        _ = connection.as_mut() => return,
-                        () = draining(&mut phase) => connection.as_mut().graceful_shutdown(),
-                    }
-                    let _ = connection.await;
-                }
-                Ok(Ok(Version::Two)) => {
-                    let connection = http2::Builder::new(TokioExecutor::new())
-                        .timer(TokioTimer::new())
-                        .serve_connection(io, service);
-                    let mut connection = pin!(connection);
-                    tokio::select! {
-                        biased;
-                        _ = connection.as_mut() => return,
-                        () = draining(&mut phase) => connection.as_mut().graceful_shutdown(),
-                    }
-                    let _ = connection.await;
-                }
-                // Silent for too long, or gone.
-                Ok(Err(_)) | Err(_) => {}
-            }
+            connection::serve(worker, stream, peer, phase).await;
         });
     }
 }
 
-/// What an HTTP/2 client says first (RFC 9113, 3.4), and no HTTP/1.1 request begins with.
-const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Pause between two looks at a preface that comes in pieces, which hardly any does.
-const PEEK_PAUSE: Duration = Duration::from_millis(1);
-
-/// The version that the client begins with; its bytes stay to be read.
-async fn spoken_on(stream: &TcpStream) -> io::Result<Version> {
-    let mut begin = [0; PREFACE.len()];
-    loop {
-        let length = stream.peek(&mut begin).await?;
-        if length == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        if begin[..length] != PREFACE[..length] {
-            return Ok(Version::One);
-        }
-        if length == PREFACE.len() {
-            return Ok(Version::Two);
-        }
-        tokio::time::sleep(PEEK_PAUSE).await;
-    }
+/// New connections per second, with a second's worth at once.
+#[derive(Debug)]
+struct Pace {
+    /// Time per connection; zero is no limit.
+    interval: Span,
+    /// When all connections so far would have come at the pace allowed.
+    due: Mutex<Instant>,
 }
 
-async fn draining(phase: &mut watch::Receiver<Phase>) {
-    // The sender outlives every worker; were it gone, this would be the end too.
-    let _ = phase.wait_for(|phase| *phase >= Phase::Draining).await;
-    tokio::time::sleep(LAST_CALL).await;
+impl Pace {
+    fn new(per_second: u32, threads: usize, now: Instant) -> Self {
+        // Each thread has its share, and the kernel spreads connections evenly.
+        let nanos = 1_000_000_000 * threads.max(1) as u64;
+        let interval = nanos.checked_div(u64::from(per_second)).unwrap_or(0);
+        Self { interval: Span::from_nanos(interval), due: Mutex::new(now) }
+    }
+
+    fn allows(&self, now: Instant) -> bool {
+        if self.interval == Span::ZERO {
+            return true;
+        }
+        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = due.max(now);
+        let early = next.since(now) > Span::from_secs(1);
+        if !early {
+            *due = next + self.interval;
+        }
+        !early
+    }
 }
 
 /// A connection that can be accepted without waiting.

@@ -74,6 +74,7 @@ fn at_five_times_the_load_capacity_is_used_and_the_important_are_served() {
     const CLIENTS: u32 = 50;
     const SECONDS: u64 = 5;
     let workers = Workers::new(WORKERS);
+    let watched = workers.clone();
     let upstream = Upstream::start(move |_| {
         workers.work(WORK);
         ok("done")
@@ -90,16 +91,20 @@ fn at_five_times_the_load_capacity_is_used_and_the_important_are_served() {
     let [important, others] = &score.classes;
     let served = important.served.load(Ordering::Relaxed) + others.served.load(Ordering::Relaxed);
     // The last answers come a little later.
-    let capacity = (begun.elapsed().as_millis() / WORK.as_millis()) as u64 * WORKERS as u64;
+    let time = begun.elapsed();
+    let capacity = (time.as_millis() / WORK.as_millis()) as u64 * WORKERS as u64;
+    let busy = watched.worked().as_secs_f64() / (time.as_secs_f64() * WORKERS as f64);
     eprintln!(
-        "capacity {capacity}, served {served}; important {:.3}, others {:.3}; {} slots",
+        "capacity {capacity}, served {served}, workers busy {busy:.3}; important {:.3}, others {:.3}; {} slots",
         important.share(),
         others.share(),
         sidecar.state()["slots"],
     );
-    // On an idle machine all of it. Threads wake late on one that is busy with other things, so this
-    // is no measurement: it finds a gate that serves next to nothing, or does not know who is who.
-    assert!(served * 3 > capacity, "{served} served where {capacity} could have been");
+    // On an idle machine all of it. On one that is busy with other things threads wake late, and work
+    // takes longer than it should (crates/core/tests/cold_start.rs): so what counts is that workers
+    // had work. This is no measurement: it finds a gate that serves next to nothing, or does not know
+    // who is who.
+    assert!(busy > 0.5, "workers had work {busy:.2} of the time");
     assert!(important.share() > 3.0 * others.share());
     assert!(others.share() < 0.5, "five times the load cannot be served");
     sidecar.wait_until_empty();

@@ -93,13 +93,14 @@ fn a_request_whose_time_is_up_is_not_sent() {
 /// A client that leaves frees its place, whether it waits or is being served; the upstream is told.
 #[test]
 fn clients_that_leave_free_their_slots() {
-    let gone = Arc::new(AtomicU64::new(0));
-    let count = Arc::clone(&gone);
+    let (asked, gone) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (came, count) = (Arc::clone(&asked), Arc::clone(&gone));
     let upstream = Upstream::raw(move |mut client| {
         // A client may be gone before anything was sent for it.
         if client.head().is_err() {
             return;
         }
+        came.fetch_add(1, Ordering::SeqCst);
         assert!(client.head().is_err(), "nothing more is sent");
         count.fetch_add(1, Ordering::SeqCst);
     });
@@ -111,8 +112,13 @@ fn clients_that_leave_free_their_slots() {
             client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
         }
         sidecar.wait_for("a full gate", |state| state["running"] == 3 && state["waiting"] == 5);
+        let before = gone.load(Ordering::SeqCst);
+        sidecar.wait_for("a request", |_| asked.load(Ordering::SeqCst) > before);
         drop(clients);
         sidecar.wait_until_empty();
+        sidecar.wait_for("upstreams told", |_| {
+            asked.load(Ordering::SeqCst) == gone.load(Ordering::SeqCst)
+        });
     }
     sidecar.wait_for("closed connections", |state| state["connections"] == 0);
     let state = sidecar.state();
@@ -120,7 +126,6 @@ fn clients_that_leave_free_their_slots() {
     assert_eq!((finished["served"].as_u64(), finished["failed"].as_u64()), (Some(0), Some(0)));
     let cancelled = finished["cancelled"].as_u64().unwrap();
     assert!(cancelled >= 15, "{finished}");
-    sidecar.wait_for("upstreams told", |_| gone.load(Ordering::SeqCst) >= 15);
 }
 
 /// Silent from the start, in the middle of a head, between two requests, or within the first words of
@@ -128,7 +133,10 @@ fn clients_that_leave_free_their_slots() {
 #[test]
 fn clients_that_are_silent_are_dropped() {
     let upstream = Upstream::start(|_| ok(""));
-    let sidecar = Sidecar::start("[proxy]\nheader_timeout = '100ms'", &[upstream.address]);
+    let sidecar = Sidecar::start(
+        "[proxy]\nheader_timeout = '100ms'\n[proxy.connections]\nidle_timeout = '100ms'",
+        &[upstream.address],
+    );
     let mut silent = [(); 4].map(|()| sidecar.client());
     silent[1].send("GET / HTTP/1.1\r\nhost: ");
     assert_eq!(silent[2].get("/", "").status(), 200);

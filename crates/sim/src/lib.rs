@@ -5,6 +5,7 @@
 //! services, workload, policies and ranges; [`command::run`] runs its grid on all cores; a
 //! [`report`] says what came of it. The same plan and seed give the same bytes.
 
+pub mod broker;
 pub mod command;
 pub mod dist;
 pub mod engine;

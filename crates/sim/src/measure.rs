@@ -101,12 +101,23 @@ pub struct ServiceMeasure {
     /// Core time spent on requests that were answered, and on others, without messages.
     useful: u64,
     wasted: u64,
+    /// Arrivals by number of the attempt; the last counts all further ones.
+    attempts: [u64; ATTEMPTS],
 }
+
+/// Attempts told apart.
+pub const ATTEMPTS: usize = 4;
 
 impl ServiceMeasure {
     /// Core time spent on requests that ended without an answer ÷ on all.
     pub fn wasted(&self) -> f64 {
         ratio(self.wasted as f64, (self.useful + self.wasted) as f64)
+    }
+
+    /// Arrivals per thousand first attempts, by number of the attempt ("Handling Overload", Figure
+    /// 21-1).
+    pub fn attempts(&self) -> [f64; ATTEMPTS] {
+        self.attempts.map(|count| 1e3 * ratio(count as f64, self.attempts[0] as f64))
     }
 }
 
@@ -180,6 +191,14 @@ impl Measure {
         self.count(now, fact);
         if self.measured(now) {
             self.services[service].window.add(fact);
+        }
+    }
+
+    /// A request has arrived at a service, as attempt number `attempt`.
+    pub(crate) fn arrived(&mut self, now: Instant, service: usize, attempt: u8) {
+        self.count_at(now, service, Fact::Arrived);
+        if self.measured(now) {
+            self.services[service].attempts[usize::from(attempt).min(ATTEMPTS - 1)] += 1;
         }
     }
 
@@ -521,6 +540,17 @@ mod tests {
         measure.worked(micros(60), 0, Span::from_micros(3), true);
         measure.worked(micros(61), 0, Span::from_micros(1), false);
         assert_eq!(measure.services[0].wasted(), 0.25);
+    }
+
+    #[test]
+    fn attempts_are_counted_by_number() {
+        let mut measure = measure(10, 100);
+        measure.arrived(micros(5), 0, 0);
+        for attempt in [0, 0, 1, 2, 9] {
+            measure.arrived(micros(20), 0, attempt);
+        }
+        assert_eq!(measure.services[0].attempts(), [1000.0, 500.0, 500.0, 500.0]);
+        assert_eq!(measure.window.get(Fact::Arrived), 5);
     }
 
     #[test]

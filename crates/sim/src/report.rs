@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use toml::Value;
 
-use crate::measure::{Fact, Measure, Row, Success, ratio};
+use crate::measure::{ATTEMPTS, Fact, Measure, Row, Success, ratio};
 use crate::plan::{Plan, Point};
 use crate::topology::ServiceSpec;
 use crate::world::Scenario;
@@ -63,6 +63,8 @@ pub struct Report {
     /// Core time spent on requests that ended without an answer, because a call they made failed,
     /// ÷ on all, at the entry.
     pub wasted: f64,
+    /// Requests that arrived at the entry per thousand first attempts, by number of the attempt.
+    pub attempts: [f64; ATTEMPTS],
     /// Answered within the SLO ÷ offered, by workflow, if there are several.
     pub workflows: Vec<(String, f64)>,
     /// The services, if there are several.
@@ -151,6 +153,7 @@ impl Report {
             jain_callers: measure.jain(),
             utilization: services.iter().map(|service| service.utilization).fold(0.0, f64::max),
             wasted: services[scenario.topology.entry].wasted,
+            attempts: measure.services[scenario.topology.entry].attempts(),
             workflows: if workflows.len() > 1 { workflows } else { Vec::new() },
             services: if services.len() > 1 { services } else { Vec::new() },
             obeying,
@@ -176,6 +179,11 @@ impl Report {
         }
         let quarters = self.success_by_quarter.map(|part| format!("{part:.5}"));
         out.raw("success_by_quarter", &format!("[{}]", quarters.join(",")));
+        // Without retries there is nothing to tell.
+        if self.attempts[1] > 0.0 {
+            let attempts = self.attempts.map(|count| format!("{count:.1}"));
+            out.raw("attempts", &format!("[{}]", attempts.join(",")));
+        }
         if !self.workflows.is_empty() {
             let mut workflows = Object::new();
             for (name, success) in &self.workflows {

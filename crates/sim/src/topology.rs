@@ -33,6 +33,9 @@ pub struct ServiceSpec {
     pub messages: MessageCost,
     /// How often the gate is told the utilization of the cores.
     pub sample: Span,
+    /// Whether a request that fails because a call of it failed leaves its caller free to retry:
+    /// every layer retries then, not only the one right above the refusal.
+    pub retry_above: bool,
     /// The calls that every request makes, unless its workflow is listed.
     pub calls: Calls,
     /// The calls that requests of a workflow make.
@@ -145,6 +148,7 @@ mod tests {
             after: Span::ZERO,
             messages: MessageCost::FREE,
             sample: Span::from_millis(10),
+            retry_above: false,
             calls,
             calls_of: Vec::new(),
         }

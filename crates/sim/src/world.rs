@@ -6,7 +6,7 @@ use tidegate_core::caller::CallerConfig;
 use tidegate_core::config::ConfigError;
 use tidegate_core::gate::GateConfig;
 use tidegate_core::throttle::ThrottleConfig;
-use tidegate_core::{Caller, Gate, Instant, Reason, RequestId, Span};
+use tidegate_core::{Caller, Gate, Instant, Reason, RequestId, Span, Workflow};
 
 use crate::client::{Client, ClientSpec, End, Ended, NewCall};
 use crate::dist::Service;
@@ -39,6 +39,8 @@ pub struct Scenario {
     pub network: NetworkSpec,
     /// What is offered.
     pub workload: WorkloadSpec,
+    /// Names of the workflows by number, for limits that name them.
+    pub workflows: Vec<String>,
     /// Policies of the servers, by service.
     pub gates: Vec<GateConfig>,
     /// The callers' policy, and that of servers that call others.
@@ -378,7 +380,12 @@ fn process(
     life: u16,
 ) -> Result<Process, ConfigError> {
     let seed_of = |what: &str| stream_seed(seed, &format!("{what} {node} {life}"));
-    let gate = Gate::new(&scenario.gates[service], now, seed_of("gate"))?;
+    let mut gate = Gate::new(&scenario.gates[service], now, seed_of("gate"))?;
+    // A workflow that is not offered has no number.
+    gate.name_workflows(|name| {
+        let number = scenario.workflows.iter().position(|known| known == name);
+        Workflow(number.and_then(|number| u16::try_from(number).ok()).unwrap_or(0))
+    });
     let callees = scenario.topology.services[service].callees();
     let clients = callees.iter().zip(first_client..).map(|(callee, index)| {
         let replicas = scenario.topology.services[*callee].replicas as usize;

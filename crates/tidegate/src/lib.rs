@@ -45,7 +45,7 @@
 #![cfg_attr(
     feature = "http",
     doc = r#"
-# HTTP and gRPC in three lines
+# HTTP and gRPC in one line, or three
 
 With the feature `http`, a gate is a tower layer for axum, hyper or tonic, and a caller one for their
 clients. A refusal is a response, with a status, a reason and advice that any client understands.
@@ -54,20 +54,47 @@ clients. A refusal is a response, with a status, a reason and advice that any cl
 use tidegate::{GateLayer, SharedGate, gate::GateConfig};
 # use tower_layer::Layer; use tower_service::Service; use http::{Request, Response};
 # use std::{convert::Infallible, future::{Ready, ready}, task::{Context, Poll}};
+# type Body = http_body_util::Full<&'static [u8]>;
 # #[derive(Clone)] struct MyService;
-# impl Service<Request<()>> for MyService {
+# impl Service<Request<Body>> for MyService {
 #     type Response = Response<http_body_util::Full<&'static [u8]>>; type Error = Infallible;
 #     type Future = Ready<Result<Self::Response, Infallible>>;
 #     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> { Poll::Ready(Ok(())) }
-#     fn call(&mut self, _: Request<()>) -> Self::Future { ready(Ok(Response::default())) }
+#     fn call(&mut self, _: Request<Body>) -> Self::Future { ready(Ok(Response::default())) }
 # }
 # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::config::ConfigError> {
+
+// Without configuration: the objective is learned, the number of slots found by trial.
+let mut service = GateLayer::default().layer(MyService);
+# assert_eq!(service.call(Request::new(Body::default())).await.unwrap().status(), 200);
 
 let config = GateConfig::from_toml("admission = { policy = 'tide', objective = '50ms' }")?;
 let gate = SharedGate::build(&config)?;
 let mut service = GateLayer::new(gate).layer(MyService);
-# let answer = service.call(Request::new(())).await.unwrap();
-# assert_eq!(answer.status(), 200);
+# assert_eq!(service.call(Request::new(Body::default())).await.unwrap().status(), 200);
+# Ok(()) }
+```
+"#
+)]
+#![cfg_attr(
+    feature = "rpc",
+    doc = r#"
+# Native RPC
+
+With the feature `rpc`, a server whose gate gives credits and clients that keep what cannot be served,
+for requests so short that refusing them costs as much as serving.
+
+```
+use tidegate::rpc::{CallError, Client, Server, blocking};
+# #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+
+let server = Server::builder().bind("127.0.0.1:0", blocking(|request| Ok(request.payload)))?;
+let client = Client::builder().endpoint(server.address()).build()?;
+match client.call(1, "hello").await {
+    Ok(answer) => assert_eq!(answer, "hello"),
+    Err(CallError::Refused(rejection)) => println!("turned away: {rejection}"),
+    Err(failed) => return Err(failed.into()),
+}
 # Ok(()) }
 ```
 "#
@@ -75,7 +102,9 @@ let mut service = GateLayer::new(gate).layer(MyService);
 
 pub use tidegate_core::*;
 
-#[cfg(feature = "http")]
+#[cfg(any(feature = "http", feature = "rpc"))]
 pub use tidegate_driver::{self as driver, SharedCaller, SharedGate};
 #[cfg(feature = "http")]
 pub use tidegate_http::{self as http, CallerLayer, GateLayer, Trust, spawn};
+#[cfg(feature = "rpc")]
+pub use tidegate_rpc as rpc;

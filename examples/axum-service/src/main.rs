@@ -7,8 +7,8 @@
 //! curl -i localhost:3000/recommendations -H 'authorization: Bearer ann'
 //! ```
 
+use axum::Router;
 use axum::routing::get;
-use axum::{Extension, Router};
 use tidegate::entry::{Entry, EntryConfig};
 use tidegate::gate::GateConfig;
 use tidegate::http::server::Pressure;
@@ -46,6 +46,6 @@ fn app() -> Router {
         .route("/recommendations", get(recommendations))
 }
 
-async fn recommendations(Extension(pressure): Extension<Pressure>) -> &'static str {
+async fn recommendations(pressure: Pressure) -> &'static str {
     if pressure.degraded { "what everybody likes\n" } else { "exactly what you like\n" }
 }

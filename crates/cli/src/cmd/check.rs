@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 use tidegate_core::config::Problem;
+use tidegate_core::limit::{LimitConfig, QuotaConfig};
 use tidegate_proxy::File;
 
 use super::file;
@@ -32,11 +33,32 @@ impl Check {
                 if problems.is_empty() { Ok(()) } else { Err(Error::Told) }
             }
             Format::Text => match &result {
-                Ok(_) => print(format_args!("{name} is valid\n")),
+                Ok(file) => {
+                    print(format_args!("{name} is valid\n"))?;
+                    remarks(file).iter().try_for_each(|line| print(format_args!("{line}\n")))
+                }
                 Err(error) => Err(Error::Input(format!("{name} is not valid\n{error}"))),
             },
         }
     }
+}
+
+/// What is allowed and still worth knowing: quotas that sum to more than there is.
+fn remarks(file: &File) -> Vec<String> {
+    let quotas = file.gate.limits.iter().enumerate().filter_map(|(at, limit)| match limit {
+        LimitConfig::Quota(quotas) => Some((at, quotas)),
+        _ => None,
+    });
+    let above = quotas.filter(|(_, quotas)| quotas.capacity > 0.0);
+    let above = above.filter(|(_, quotas)| quotas.promised() > quotas.capacity);
+    let line = |(at, quotas): (usize, &QuotaConfig)| {
+        let (promised, capacity) = (quotas.promised(), quotas.capacity);
+        format!(
+            "gate.limits.{at}: quotas sum to {promised} of a capacity of {capacity}: fine while not \
+             all are used at once"
+        )
+    };
+    above.map(line).collect()
 }
 
 /// A syntax error has no field and no value.

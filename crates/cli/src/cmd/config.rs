@@ -1,4 +1,4 @@
-//! `tidegate config example` and `tidegate config show [FILE]`
+//! `tidegate config example`, `tidegate config schema` and `tidegate config show [FILE]`
 
 use std::path::PathBuf;
 
@@ -19,6 +19,8 @@ pub(crate) struct Config {
 enum Which {
     /// A commented file with every block and its default: a file to start from.
     Example,
+    /// The JSON Schema of the file, for editors and for tools that write configurations.
+    Schema,
     /// The configuration a file amounts to, every parameter in full; without a file, the defaults.
     Show {
         /// TOML with the blocks `[proxy]`, `[gate]` and `[caller]`; `-` reads stdin.
@@ -32,6 +34,7 @@ impl Config {
     pub(crate) fn run(self) -> Result<(), Error> {
         match self.which {
             Which::Example => print(EXAMPLE),
+            Which::Schema => print(format_args!("{:#}\n", File::schema())),
             Which::Show { file: None } => print(File::default().to_toml()),
             Which::Show { file: Some(path) } => {
                 let file = File::parse(&file::text(&path)?).map_err(|error| {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use tidegate_sim::figures::lab::Lab;
 use tidegate_sim::figures::{ALL, Figure as Known, Outcome};
 
+use super::png;
 use super::progress::Progress;
 use super::{Error, Format, print};
 
@@ -20,6 +21,9 @@ pub(crate) struct Figure {
     /// Write NAME.svg and NAME.csv into this folder.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Write NAME.png as well; needs the feature `png` and a font on this machine.
+    #[arg(long, requires = "out")]
+    png: bool,
     /// How to answer.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
@@ -37,6 +41,11 @@ impl Figure {
             return print(list(self.format));
         }
         let figures = self.chosen()?;
+        if self.png && !png::AVAILABLE {
+            return Err(Error::Input(
+                "--png: this binary was built without it; build with --features png".to_owned(),
+            ));
+        }
         let progress = Progress::new("figures");
         let tell = |done: usize, all: usize| progress.tell(done, all);
         // One lab for all: what was tuned for one figure need not be tuned again.
@@ -67,7 +76,8 @@ impl Figure {
             .filter(|name| Known::find(name).is_none())
             .collect();
         if !unknown.is_empty() {
-            let known = ALL.map(|figure| figure.name).join(", ");
+            let known: Vec<_> = ALL.iter().map(|figure| figure.name).collect();
+            let known = known.join(", ");
             let unknown = unknown.join(", ");
             return Err(Error::Input(format!("no such figure: {unknown}\nthere are: {known}")));
         }
@@ -83,11 +93,15 @@ impl Figure {
             Format::Text => print(format_args!("{}\n", outcome.to_text(figure)))?,
         }
         if let Some(folder) = &self.out {
-            outcome.write(figure, folder).map_err(|error| {
+            let files = outcome.write(figure, folder).map_err(|error| {
                 Error::Failed(format!("cannot write to {}: {error}", folder.display()))
             })?;
+            let pictures = files.iter().filter(|file| file.extension().is_some_and(|e| e == "svg"));
+            for picture in pictures.filter(|_| self.png) {
+                png::convert(picture).map_err(Error::Failed)?;
+            }
         }
-        Ok(outcome.holds())
+        Ok(outcome.holds(self.quick))
     }
 }
 

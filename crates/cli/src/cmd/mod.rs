@@ -1,6 +1,7 @@
 //! One module per command: its flags as a clap struct, and `run`.
 
 mod admin;
+mod bench;
 mod check;
 mod config;
 mod demo;
@@ -8,6 +9,8 @@ mod enforce;
 mod explain;
 mod figure;
 mod file;
+mod limit;
+mod png;
 mod progress;
 mod proxy;
 mod shadow;
@@ -26,10 +29,14 @@ use clap::{Subcommand, ValueEnum};
 pub(crate) enum Command {
     /// See what overload does to a service, and what policies make of it.
     Demo(demo::Demo),
+    /// Measure real overload on this machine.
+    Bench(bench::Bench),
     /// Check a configuration file and tell everything that is wrong with it.
     Check(check::Check),
     /// Print configurations.
     Config(config::Config),
+    /// Find limits that fit.
+    Limit(limit::Limit),
     /// Run the sidecar: a gate before an HTTP service.
     Proxy(Box<proxy::Proxy>),
     /// Ask a running sidecar what would happen to a request now, and why.
@@ -51,8 +58,10 @@ impl Command {
     pub(crate) fn run(self) -> Result<(), Error> {
         match self {
             Self::Demo(demo) => demo.run(),
+            Self::Bench(bench) => bench.run(),
             Self::Check(check) => check.run(),
             Self::Config(config) => config.run(),
+            Self::Limit(limit) => limit.run(),
             Self::Proxy(proxy) => proxy.run(),
             Self::Explain(explain) => explain.run(),
             Self::Enforce(enforce) => enforce.run(),

@@ -33,6 +33,13 @@ impl Progress {
         draw(&bar(&self.label, state.0, all));
     }
 
+    /// Says what is done before there is anything to count.
+    pub(crate) fn say(&self, what: &str) {
+        if self.shown {
+            draw(what);
+        }
+    }
+
     /// Takes the bar away, so that something else can be written.
     pub(crate) fn wipe(&self) {
         if self.shown {

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use tidegate_core::Span;
 use tidegate_core::admission::AdmissionConfig;
+use tidegate_core::objective::Objective;
 use tidegate_proxy::{Address, File, Log, Percent, Server, Source, StartError, Trust};
 
 use super::{Error, file};
@@ -28,9 +28,9 @@ pub(crate) struct Proxy {
     /// Whose word about ranks is taken: `edge` takes nobody's, `inside` that of every client.
     #[arg(long, value_name = "edge|inside")]
     trust: Option<Trust>,
-    /// The latency objective, such as 50ms: an answer later than this is worth nothing.
+    /// The latency objective, such as 50ms: an answer later than this is worth nothing. Or `learned`.
     #[arg(long, value_name = "TIME")]
-    objective: Option<Span>,
+    objective: Option<Objective>,
     /// Serving threads; 0 is one per core.
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -54,7 +54,8 @@ pub(crate) struct Proxy {
 impl Proxy {
     pub(crate) fn run(self) -> Result<(), Error> {
         let file = self.file().map_err(Error::Input)?;
-        let source = self.config.is_some().then(|| Source::new(move || self.file()));
+        let path = self.config.clone().filter(|path| file::is_file(path));
+        let source = path.map(|path| Source::new(move || self.file()).watching(path));
         let server = Server::bind(file, source, seed()).map_err(|error| match error {
             StartError::Config(_) => Error::Input(error.to_string()),
             StartError::Io(..) => Error::Failed(error.to_string()),

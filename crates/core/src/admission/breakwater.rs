@@ -91,7 +91,9 @@ impl Breakwater {
         }
         let credits = self.pool.total();
         cx.events.push(due, || Event::Pool { credits, delay });
-        self.windows.grant_drained(due, credits, GRANTS_PER_PERIOD, true);
+        // Who tells every change of its demand need not be asked by a credit.
+        let guess = self.config.demand == Demand::Speculate;
+        self.windows.grant_drained(due, credits, GRANTS_PER_PERIOD, guess);
         periods
     }
 }
@@ -102,7 +104,7 @@ impl Admission for Breakwater {
     }
 
     fn needs(&self) -> Needs {
-        Needs { ages: self.config.delay == DelaySignal::Oldest, ranks: false }
+        Needs { ages: self.config.delay == DelaySignal::Oldest, ..Needs::default() }
     }
 
     fn on_arrival(&mut self, cx: &mut Cx<'_>, backlog: &Backlog, request: &Request) -> Verdict {
@@ -336,6 +338,24 @@ mod tests {
         let feedback = gate.feedback(micros(160), CallerId(2), Default::default());
         assert!(feedback.window.is_some());
         gate.invariants();
+    }
+
+    #[test]
+    fn who_tells_its_demand_is_granted_nothing_it_did_not_ask_for() {
+        let notified = |demand| {
+            let mut gate = gate(BreakwaterConfig { demand, ..BreakwaterConfig::default() });
+            // Caller 1 comes and goes, wants nothing more, and is told so; the queue stays empty.
+            let id = gate.arrive(micros(0), &from(1, 0)).unwrap();
+            gate.dispatch(micros(0));
+            while gate.poll().is_some() {}
+            gate.finish(micros(1), id, Outcome::Serve, Cost(1_000));
+            gate.on_report(micros(1), &from(1, 0));
+            gate.dispatch(micros(50));
+            let mut actions = std::iter::from_fn(|| gate.poll());
+            actions.any(|action| matches!(action, Action::Notify { .. }))
+        };
+        assert!(notified(Demand::Speculate), "it may have got new demand meanwhile");
+        assert!(!notified(Demand::Synchronise), "it would have said so");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Admission, AdmissionConfig, Issued, Needs};
 use crate::config::Problems;
-use crate::context::CallerId;
+use crate::context::{CallerId, Context};
 use crate::feedback::Feedback;
 use crate::meter::Cost;
 use crate::request::{Cx, Request};
@@ -42,7 +42,11 @@ impl Admission for Chain {
 
     fn needs(&self) -> Needs {
         self.policies.iter().map(|policy| policy.needs()).fold(Needs::default(), |all, needs| {
-            Needs { ages: all.ages || needs.ages, ranks: all.ranks || needs.ranks }
+            Needs {
+                ages: all.ages || needs.ages,
+                ranks: all.ranks || needs.ranks,
+                objective: all.objective || needs.objective,
+            }
         })
     }
 
@@ -99,6 +103,12 @@ impl Admission for Chain {
         }
     }
 
+    fn on_report(&mut self, cx: &mut Cx<'_>, backlog: &Backlog, context: &Context) {
+        for policy in &mut self.policies {
+            policy.on_report(cx, backlog, context);
+        }
+    }
+
     fn on_utilization(&mut self, cx: &mut Cx<'_>, utilization: f64) {
         for policy in &mut self.policies {
             policy.on_utilization(cx, utilization);
@@ -137,6 +147,16 @@ impl Admission for Chain {
 
     fn poll_notice(&mut self) -> Option<CallerId> {
         self.policies.iter_mut().find_map(|policy| policy.poll_notice())
+    }
+
+    fn objective(&self) -> Option<Span> {
+        self.policies.iter().filter_map(|policy| policy.objective()).min()
+    }
+
+    fn set_objective(&mut self, objective: Span) {
+        for policy in self.policies.iter_mut().filter(|policy| policy.needs().objective) {
+            policy.set_objective(objective);
+        }
     }
 
     fn reconfigure(&mut self, config: &AdmissionConfig) -> bool {

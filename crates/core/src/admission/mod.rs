@@ -128,6 +128,14 @@ pub trait Admission: fmt::Debug + Send {
         None
     }
 
+    /// The latency objective in force, of policies that have one.
+    fn objective(&self) -> Option<Span> {
+        None
+    }
+
+    /// The gate has learned the objective; for policies that ask for it in [`Needs`].
+    fn set_objective(&mut self, _objective: Span) {}
+
     /// Takes new parameters in place; false if `config` is of another policy.
     fn reconfigure(&mut self, config: &AdmissionConfig) -> bool;
 
@@ -159,6 +167,8 @@ pub struct Needs {
     pub ages: bool,
     /// Ranks of what waits, so that the least important can be pushed out.
     pub ranks: bool,
+    /// The objective, learned.
+    pub objective: bool,
 }
 
 /// Credits held by one caller.

@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::{BreakerConfig, EjectionConfig};
 use crate::config::{self, ConfigError, Problems};
-use crate::retry::RetryConfig;
+use crate::retry::{HedgeConfig, RetryConfig};
 use crate::throttle::ThrottleConfig;
 use crate::time::Span;
 
@@ -15,6 +16,16 @@ pub struct CallerConfig {
     pub throttle: ThrottleConfig,
     /// Who may try again.
     pub retry: RetryConfig,
+    /// Second attempts while the first has not been answered. Default: none. Only for requests that
+    /// may be done twice, and of drivers that can send one request twice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hedge: Option<HedgeConfig>,
+    /// Leaves an endpoint alone that only fails. Default: off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub breaker: Option<BreakerConfig>,
+    /// Leaves an endpoint out that fails more often than others. Default: off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ejection: Option<EjectionConfig>,
     /// Most requests held for a credit or token. More smooths bursts, fewer fails sooner. Default
     /// 16 (Breakwater's code, per session).
     pub hold_limit: usize,
@@ -29,6 +40,9 @@ impl Default for CallerConfig {
         Self {
             throttle: ThrottleConfig::default(),
             retry: RetryConfig::default(),
+            hedge: None,
+            breaker: None,
+            ejection: None,
             hold_limit: 16,
             hold_time: Span::from_secs(1),
         }
@@ -57,6 +71,15 @@ impl CallerConfig {
     pub fn validate(&self, problems: &mut Problems) {
         problems.within("throttle", |problems| self.throttle.validate(problems));
         problems.within("retry", |problems| self.retry.validate(problems));
+        if let Some(hedge) = &self.hedge {
+            problems.within("hedge", |problems| hedge.validate(problems));
+        }
+        if let Some(breaker) = &self.breaker {
+            problems.within("breaker", |problems| breaker.validate(problems));
+        }
+        if let Some(ejection) = &self.ejection {
+            problems.within("ejection", |problems| ejection.validate(problems));
+        }
         problems.check("hold_limit", self.hold_limit, self.hold_limit <= 1 << 20, "0 to 1048576");
     }
 }

@@ -1,5 +1,7 @@
 //! One replica as a caller sees it.
 
+use super::breaker::Breaker;
+use super::ejection::Tally;
 use crate::balance::Load;
 use crate::feedback::{Feedback, GateId};
 use crate::throttle::Throttle;
@@ -13,6 +15,8 @@ const GATES: usize = 64;
 pub(super) struct Endpoint {
     pub(super) throttle: Box<dyn Throttle>,
     pub(super) load: Load,
+    pub(super) breaker: Breaker,
+    pub(super) tally: Tally,
     /// Demand last told to this endpoint.
     pub(super) told_demand: u32,
     /// Highest sequence heard from each gate behind this endpoint.
@@ -21,7 +25,14 @@ pub(super) struct Endpoint {
 
 impl Endpoint {
     pub(super) fn new(throttle: Box<dyn Throttle>, now: Instant) -> Self {
-        Self { throttle, load: Load::new(now), told_demand: 0, gates: Vec::new() }
+        Self {
+            throttle,
+            load: Load::new(now),
+            breaker: Breaker::default(),
+            tally: Tally::default(),
+            told_demand: 0,
+            gates: Vec::new(),
+        }
     }
 
     /// Whether this is the latest word of its gate: responses overtake each other.

@@ -14,8 +14,11 @@
 //! The holding queue is bounded, first come first served, and loses its least important when full.
 //! What is rejected here is counted and reported, so that the callee knows what was offered.
 
+mod breaker;
 mod config;
+mod ejection;
 mod endpoint;
+mod health;
 mod holding;
 mod sheds;
 
@@ -28,7 +31,7 @@ use crate::event::{Event, Events, Misuse};
 use crate::feedback::Feedback;
 use crate::rank::Rank;
 use crate::request::{Cx, RequestId};
-use crate::retry::Budget;
+use crate::retry::{Budget, HedgeDelay};
 use crate::rng::{Rng, mix};
 use crate::signal::Ewma;
 use crate::slab::Slab;
@@ -36,11 +39,18 @@ use crate::throttle::{Answer, Response};
 use crate::time::{Instant, Span};
 use crate::verdict::{Advice, Outcome, Passage, Reason, Rejection};
 
+use breaker::Breaker;
 use endpoint::Endpoint;
 use holding::Holding;
 use sheds::ShedLog;
 
+pub use breaker::BreakerConfig;
 pub use config::CallerConfig;
+pub use ejection::EjectionConfig;
+
+/// Longest pause before another attempt, whatever the callee asks for: a call without a deadline must
+/// not hang on somebody's `Retry-After` for a year.
+const LONGEST_PAUSE: Span = Span::from_secs(60);
 
 /// What a driver of a caller must do.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -95,6 +105,9 @@ pub struct Caller {
     /// What was shed since the last request or report left.
     sheds: ShedLog,
     budget: Budget,
+    hedge: HedgeDelay,
+    /// When the present interval of outlier ejection ends.
+    ejection_ends: Instant,
     /// Mean and mean deviation of latency: how long an answer takes.
     latency: Ewma,
     deviation: Ewma,
@@ -145,6 +158,8 @@ impl Caller {
             pauses: BTreeSet::new(),
             sheds: ShedLog::new(now),
             budget: Budget::new(config.retry.share, config.retry.reserve),
+            hedge: HedgeDelay::default(),
+            ejection_ends: now,
             latency: Ewma::new(1.0 / 16.0),
             deviation: Ewma::new(1.0 / 16.0),
             actions: VecDeque::new(),
@@ -234,6 +249,54 @@ impl Caller {
         }
     }
 
+    /// When to ask for a [`hedge`](Self::hedge) of a call that was sent; none if it gets none.
+    pub fn hedge_at(&self, id: RequestId) -> Option<Instant> {
+        let (call, _) = self.sent(id)?;
+        let delay = self.hedge.delay(self.config.hedge.as_ref()?)?;
+        let at = call.sent + delay;
+        (call.context.attempt == 0 && at < call.context.deadline).then_some(at)
+    }
+
+    /// Sends a call once more, elsewhere, while it is not answered, as a call of its own: the first
+    /// answer is taken, and the other call cancelled. None if that may not be, because the budget of
+    /// retries is spent or no other endpoint would take it now.
+    pub fn hedge(&mut self, now: Instant, of: RequestId) -> Option<RequestId> {
+        let now = self.advance(now);
+        let (call, first) = self.sent(of)?;
+        self.config.hedge?;
+        let attempt = call.context.attempt.saturating_add(1);
+        let may = attempt < self.config.retry.attempts
+            && now < call.context.deadline
+            && self.endpoints.len() > 1
+            && self.budget.withdraw();
+        self.events.push(now, || Event::Retry { attempt, allowed: may });
+        if !may {
+            return None;
+        }
+        let context = Context { attempt, ..call.context };
+        match self.route(now, &context, Some(first)) {
+            Route::Send(endpoint) => {
+                let id = self.insert(now, &context, State::Sent { endpoint });
+                self.transmit(now, id, endpoint);
+                Some(id)
+            }
+            // Where a first attempt would have to wait, a second one has no place.
+            Route::Hold | Route::Reject(_) => {
+                self.budget.refund();
+                None
+            }
+        }
+    }
+
+    /// How busy an endpoint is by its own report, 1 being full, where feedback does not say.
+    pub fn on_load(&mut self, now: Instant, endpoint: usize, utilization: f32) {
+        let now = self.advance(now);
+        match self.endpoints.get_mut(endpoint) {
+            Some(endpoint) => endpoint.load.on_utilization(utilization),
+            None => self.events.push(now, || Event::Ignore(Misuse::UnknownId)),
+        }
+    }
+
     /// The application has given up on a call.
     pub fn cancel(&mut self, now: Instant, id: RequestId) {
         let now = self.advance(now);
@@ -269,6 +332,9 @@ impl Caller {
                 endpoint.throttle = config.throttle.build(now, self.rng.next_u64());
                 endpoint.throttle.adopt(endpoint.load.in_flight());
             }
+        }
+        if config.breaker.is_none() {
+            self.endpoints.iter_mut().for_each(|it| it.breaker = Breaker::default());
         }
         self.budget.reconfigure(config.retry.share, config.retry.reserve);
         self.config = config.clone();
@@ -387,8 +453,12 @@ impl Caller {
     /// wait, all others are asked; but a rejection is believed, or a caller with many endpoints
     /// would find one that has not rejected yet every time.
     fn route(&mut self, now: Instant, context: &Context, avoid: Option<usize>) -> Route {
-        let Some((first, second)) = two_choices(&mut self.rng, self.endpoints.len()) else {
+        let Some(pair) = two_choices(&mut self.rng, self.endpoints.len()) else {
             return Route::Reject(Rejection::new(Reason::Draining, 0.0, 1.0, Advice::Never));
+        };
+        let (first, second) = match self.usable(now, pair) {
+            Ok(pair) => pair,
+            Err(rejection) => return Route::Reject(rejection),
         };
         let score = |index: usize| {
             let endpoint = &self.endpoints[index];
@@ -421,6 +491,9 @@ impl Caller {
         let count = self.endpoints.len();
         let others = (1..count).map(|step| (best + step) % count).filter(|index| *index != other);
         for index in others {
+            if !self.endpoints[index].breaker.allows(now) {
+                continue;
+            }
             let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
             if self.endpoints[index].throttle.on_submit(&mut cx, context) == Passage::Send {
                 return Route::Send(index);
@@ -438,6 +511,7 @@ impl Caller {
             Context { caller: self.id, demand, sheds: self.sheds.take(now), ..call.context };
         let target = &mut self.endpoints[endpoint];
         target.load.on_send();
+        target.breaker.on_send();
         target.told_demand = demand;
         self.actions.push_back(CallAction::Transmit { id, endpoint, context });
     }
@@ -527,7 +601,8 @@ impl Caller {
     fn release(&mut self, now: Instant, endpoint: usize, look_at_all: bool) {
         let look_at_all = look_at_all || !self.endpoints[endpoint].throttle.in_order();
         let mut next = self.holding.front();
-        while let Some(id) = next {
+        // Asked anew for each: a circuit that is tried takes one call.
+        while let Some(id) = next.filter(|_| self.endpoints[endpoint].breaker.allows(now)) {
             next = self.holding.after(id);
             let Some(call) = self.calls.get(id) else { break };
             let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
@@ -605,6 +680,7 @@ impl Caller {
             Advice::Later(asked) => self.config.retry.pause(attempt, asked, &mut self.rng),
         };
         let may = attempt < self.config.retry.attempts
+            && pause <= LONGEST_PAUSE
             && now + pause < call.context.deadline
             && self.budget.withdraw();
         self.events.push(now, || Event::Retry { attempt, allowed: may });
@@ -655,10 +731,14 @@ impl Caller {
 
     /// What an answer says about the endpoint's load and about how long answers take.
     fn count_answer(&mut self, now: Instant, endpoint: usize, latency: Span, answer: Answer) {
+        self.judge(now, endpoint, &answer);
         let load = &mut self.endpoints[endpoint].load;
         match answer {
             Answer::Done(Outcome::Serve) => {
                 load.on_answer(latency);
+                if let Some(config) = &self.config.hedge {
+                    self.hedge.on_answer(latency, config);
+                }
                 let nanos = latency.as_nanos() as f64;
                 self.deviation.add((nanos - self.latency.get().unwrap_or(nanos)).abs());
                 self.latency.add(nanos);

@@ -5,6 +5,8 @@ use super::{Gate, GateConfig, State};
 use crate::admission::Issued;
 use crate::config::ConfigError;
 use crate::levels::RankIndex;
+use crate::limit::Limits;
+use crate::objective::Learner;
 use crate::request::{Cx, Request};
 use crate::signal::Backlog;
 use crate::time::Instant;
@@ -21,6 +23,10 @@ impl Gate {
             let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
             self.admission.take_over(&mut cx, &issued);
         }
+        match &mut self.limits {
+            Some(limits) if !config.limits.is_empty() => limits.reconfigure(now, &config.limits),
+            limits => *limits = Limits::build(&config.limits, now),
+        }
         if config.schedule != self.config.schedule {
             let mut schedule = config.schedule.build();
             while let Some(id) = self.schedule.pop(now) {
@@ -32,6 +38,13 @@ impl Gate {
         if config.slots != self.config.slots {
             self.slots = config.slots.build(now);
             self.limit = self.slots.limit();
+        }
+        self.objective = match self.admission.needs().objective {
+            true => self.objective.take().or_else(|| Some(Learner::new())),
+            false => None,
+        };
+        if let Some(learner) = &self.objective {
+            self.admission.set_objective(learner.current().0);
         }
         self.next_settle = Instant::ZERO;
         self.attempts.set_share(config.retry_share);

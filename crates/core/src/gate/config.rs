@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::admission::AdmissionConfig;
 use crate::config::{self, ConfigError, Problems};
+use crate::limit::{LimitConfig, validate_all};
 use crate::schedule::ScheduleConfig;
+use crate::signal::SignalsConfig;
 use crate::slots::SlotsConfig;
 use crate::time::Span;
 
@@ -12,6 +14,9 @@ use crate::time::Span;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GateConfig {
+    /// How much of what may pass whatever the load, all of them. Default: no limits.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<LimitConfig>,
     /// Who may enter.
     pub admission: AdmissionConfig,
     /// Who is next.
@@ -28,17 +33,21 @@ pub struct GateConfig {
     /// elsewhere", 0 to 1. Lower gives up sooner. Default 0.1: the share that well-behaved callers'
     /// budgets allow ("Handling Overload", Deciding to Retry).
     pub retry_share: f64,
+    /// How full the machine is: for policies that ask, and told to callers. The driver measures it.
+    pub signals: SignalsConfig,
 }
 
 impl Default for GateConfig {
     fn default() -> Self {
         Self {
+            limits: Vec::new(),
             admission: AdmissionConfig::default(),
             schedule: ScheduleConfig::default(),
             slots: SlotsConfig::default(),
             queue_limit: 16_384,
             degrade_delay: Span::from_secs(3600),
             retry_share: 0.1,
+            signals: SignalsConfig::default(),
         }
     }
 }
@@ -63,11 +72,13 @@ impl GateConfig {
 
     /// Notes everything that is wrong with the parameters.
     pub fn validate(&self, problems: &mut Problems) {
+        validate_all(&self.limits, problems);
         problems.within("admission", |problems| self.admission.validate(problems));
         problems.within("schedule", |problems| self.schedule.validate(problems));
         problems.within("slots", |problems| self.slots.validate(problems));
         let limit = self.queue_limit;
         problems.check("queue_limit", limit, (1..=1 << 24).contains(&limit), "1 to 16777216");
         problems.range("retry_share", self.retry_share, 0.0, 1.0);
+        problems.within("signals", |problems| self.signals.validate(problems));
     }
 }

@@ -1,12 +1,14 @@
 //! The door: how a request gets in, and how one that waits is turned out again.
 //!
-//! In this order: closing down, deadline passed, downstream cursor, the policy, the bounds of the
-//! gate itself. What the policy let in but a bound refuses is a request that left, for the policy.
+//! In this order: closing down, deadline passed, downstream cursor, the limits, the policy, the
+//! bounds of the gate itself. What the policy let in but a bound refuses is a request that left, for
+//! the policy; and limits get back what they took from whoever was refused after them.
 
 use super::{Action, Entry, Gate, State};
 use crate::context::Context;
 use crate::event::Event;
 use crate::levels::{RankIndex, level_of};
+use crate::limit::Ask;
 use crate::request::{Cx, Request, RequestId};
 use crate::signal::DelaySignal;
 use crate::slab::Key;
@@ -39,12 +41,55 @@ impl Gate {
             cost: self.costs.estimate(context.workflow),
             attained: Span::ZERO,
         };
+        if self.limits.is_some() {
+            self.pass_limits(now, &request)?;
+        }
+        let degraded = match self.admit(now, &request) {
+            Ok(degraded) => degraded,
+            Err(rejection) => {
+                if let Some(limits) = &mut self.limits {
+                    limits.give_back(now, context);
+                }
+                return Err(rejection);
+            }
+        };
+        let degraded =
+            degraded || self.backlog.delay(now, DelaySignal::Drain) >= self.config.degrade_delay;
+        let id = self.entries.insert_with(|id| {
+            request.id = id;
+            Entry { request, state: State::Waiting, degraded, started: now }
+        });
+        if let Some(limits) = &mut self.limits {
+            limits.keep(id);
+        }
+        self.schedule.push(now, &request);
+        self.backlog.on_enqueue(now, id.index(), arrived, request.cost);
+        if self.ranks.is_some() {
+            self.unranked.push(id);
+        }
+        Ok(id)
+    }
+
+    /// By the time of arrival, whenever it is looked at.
+    #[inline(never)]
+    fn pass_limits(&mut self, now: Instant, request: &Request) -> Result<(), Rejection> {
+        let Some(limits) = &mut self.limits else { return Ok(()) };
+        let needed = limits.needs_delay();
+        let delay = if needed { self.backlog.delay(now, DelaySignal::Drain) } else { Span::ZERO };
+        let ask = Ask { context: &request.context, cost: request.cost, delay };
+        limits.pass(request.arrived, &ask)
+    }
+
+    /// Asks the policy and the bounds of the gate itself; whether to serve it degraded.
+    #[inline]
+    fn admit(&mut self, now: Instant, request: &Request) -> Result<bool, Rejection> {
+        let context = &request.context;
         let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
-        let degraded = match self.admission.on_arrival(&mut cx, &self.backlog, &request) {
+        let degraded = match self.admission.on_arrival(&mut cx, &self.backlog, request) {
             Verdict::Refuse(rejection) => return Err(rejection),
             Verdict::Displace(rejection) => {
                 if !self.push_out(now, context) {
-                    self.leave(now, &request);
+                    self.leave(now, request);
                     return Err(rejection);
                 }
                 false
@@ -53,21 +98,10 @@ impl Gate {
             Verdict::Degrade => true,
         };
         if let Err(rejection) = self.has_room(now, context) {
-            self.leave(now, &request);
+            self.leave(now, request);
             return Err(rejection);
         }
-        let degraded =
-            degraded || self.backlog.delay(now, DelaySignal::Drain) >= self.config.degrade_delay;
-        let id = self.entries.insert_with(|id| {
-            request.id = id;
-            Entry { request, state: State::Waiting, degraded, started: now }
-        });
-        self.schedule.push(now, &request);
-        self.backlog.on_enqueue(now, id.index(), arrived, request.cost);
-        if self.ranks.is_some() {
-            self.unranked.push(id);
-        }
-        Ok(id)
+        Ok(degraded)
     }
 
     /// Whether a request that the policy let in fits the bounds of the gate itself.
@@ -146,7 +180,16 @@ impl Gate {
         self.schedule.remove(id);
         self.dequeue(now, &request, false);
         self.leave(now, &request);
+        self.refund(now, &request);
         Some(request)
+    }
+
+    /// Limits get back what a request paid that was never served. One that was paused has been
+    /// served in part, and keeps its bill.
+    pub(super) fn refund(&mut self, now: Instant, request: &Request) {
+        if let Some(limits) = self.limits.as_mut().filter(|_| request.attained == Span::ZERO) {
+            limits.refund(now, request.id, &request.context);
+        }
     }
 
     pub(super) fn dequeue(&mut self, now: Instant, request: &Request, started: bool) {

@@ -29,7 +29,9 @@ use crate::context::{CallerId, Context, Progress, Sheds, Workflow};
 use crate::event::{Event, Events, Misuse};
 use crate::feedback::{Feedback, GateId};
 use crate::levels::RankIndex;
+use crate::limit::Limits;
 use crate::meter::{Cost, CostTable};
+use crate::objective::{Because, Learner};
 use crate::request::{Cx, Request, RequestId};
 use crate::retry::AttemptHistogram;
 use crate::rng::{Rng, mix};
@@ -43,6 +45,11 @@ use crate::verdict::{Advice, Outcome, Reason, Rejection, Verdict};
 pub use config::GateConfig;
 pub use downstream::CalleeId;
 use downstream::Downstream;
+
+/// What is left until the deadline, [`Span::MAX`] if there is none.
+fn time_left(now: Instant, context: &Context) -> Span {
+    if context.deadline == Instant::FAR { Span::MAX } else { context.deadline.since(now) }
+}
 
 /// What a driver must do.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -70,7 +77,7 @@ pub enum Action {
     },
 }
 
-/// Admission, schedule and slots as one state machine.
+/// Limits, admission, schedule and slots as one state machine.
 #[derive(Clone, Debug)]
 pub struct Gate {
     id: GateId,
@@ -82,6 +89,8 @@ pub struct Gate {
     next_settle: Instant,
     entries: Slab<Entry>,
     running: u32,
+    /// The first stage, if there is any.
+    limits: Option<Box<Limits>>,
     schedule: Box<dyn Scheduler>,
     admission: Box<dyn Admission>,
     slots: Box<dyn Slots>,
@@ -97,6 +106,8 @@ pub struct Gate {
     service: Ewma,
     attempts: AttemptHistogram,
     downstream: Downstream,
+    /// Only for policies that want their objective learned.
+    objective: Option<Learner>,
     actions: VecDeque<Action>,
     /// Delay of stages that only the driver sees.
     driver_stages: Span,
@@ -140,6 +151,7 @@ impl Gate {
             next_settle: Instant::ZERO,
             entries: Slab::default(),
             running: 0,
+            limits: Limits::build(&config.limits, now),
             schedule: config.schedule.build(),
             admission,
             limit: slots.limit(),
@@ -151,6 +163,7 @@ impl Gate {
             service: Ewma::new(1.0 / 32.0),
             attempts: AttemptHistogram::new(config.retry_share),
             downstream: Downstream::default(),
+            objective: needs.objective.then(Learner::new),
             actions: VecDeque::new(),
             driver_stages: Span::ZERO,
             utilization: 0.0,
@@ -177,6 +190,9 @@ impl Gate {
     ) -> Result<RequestId, Rejection> {
         let now = self.advance(now);
         self.attempts.record(context.attempt);
+        if let Some(objective) = &mut self.objective {
+            objective.on_arrival(time_left(now, context), self.shedding);
+        }
         match self.enter(now, arrived.min(now), context) {
             Ok(id) => {
                 self.events
@@ -209,6 +225,11 @@ impl Gate {
                 self.replace_guesses();
             }
         }
+        if let Some(limits) = &mut self.limits {
+            // Who gave up has not told what it cost: the estimate stands.
+            let cost = if outcome == Outcome::Cancel { request.cost } else { cost };
+            limits.finish(now, id, &request.context, cost);
+        }
         let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
         self.admission.on_finish(&mut cx, &self.backlog, request, outcome, cost);
         let finish = Finish {
@@ -218,6 +239,7 @@ impl Gate {
             waiting: self.backlog.waiting(),
             shedding: std::mem::take(&mut self.shedding),
         };
+        self.learn(now, &finish);
         self.slots.on_finish(now, finish);
         let slots = self.slots.limit();
         if slots != self.limit {
@@ -317,12 +339,38 @@ impl Gate {
         self.admission.on_utilization(&mut cx, utilization);
     }
 
+    /// What the calendar says: `unix` has passed since 1970 began, in UTC. Limits by calendar turn
+    /// their windows by it.
+    pub fn on_calendar(&mut self, now: Instant, unix: Span) {
+        let now = self.advance(now);
+        if let Some(limits) = &mut self.limits {
+            limits.on_calendar(now, unix);
+        }
+    }
+
+    /// Tells the numbers of the workflows that limits name: `number` gives each its own. Due before
+    /// the first arrival and after every change of the configuration.
+    pub fn name_workflows(&mut self, mut number: impl FnMut(&str) -> Workflow) {
+        if let Some(limits) = &mut self.limits {
+            limits.name_workflows(&mut number);
+        }
+    }
+
     /// Delay of the stages before this queue (kernel, parser), maximum over parallel queues,
     /// summed over stages.
     pub fn on_stage_delay(&mut self, now: Instant, delay: Span) {
         self.advance(now);
         self.driver_stages = delay;
         self.backlog.set_other_stages(delay + self.slots.excess());
+    }
+
+    /// How long a message to a caller and back takes, where the driver knows: part of an objective
+    /// that is learned.
+    pub fn on_round_trip(&mut self, now: Instant, round_trip: Span) {
+        self.advance(now);
+        if let Some(objective) = &mut self.objective {
+            objective.on_round_trip(round_trip);
+        }
     }
 
     /// A caller has closed down or fallen silent: its credits return to the pool.
@@ -417,6 +465,25 @@ impl Gate {
         self.backlog.delay(now.max(self.now), DelaySignal::Drain)
     }
 
+    /// How full the gate is: what runs and waits, by slots. 1 is full, more is a queue.
+    pub fn busy(&self) -> f64 {
+        (f64::from(self.running) + self.backlog.waiting() as f64) / f64::from(self.limit)
+    }
+
+    /// How full the machine is, as the driver last told; 0 if it never did.
+    pub fn utilization(&self) -> f64 {
+        self.utilization
+    }
+
+    /// The latency objective in force, and why it is that. None if the policy has no objective.
+    pub fn objective(&self) -> Option<(Span, Because)> {
+        let objective = self.admission.objective()?;
+        Some(match &self.objective {
+            Some(learner) => (objective, learner.current().1),
+            None => (objective, Because::Given),
+        })
+    }
+
     /// What waits, and how fast it drains.
     pub fn backlog(&self) -> &Backlog {
         &self.backlog
@@ -425,6 +492,11 @@ impl Gate {
     /// The policy in force.
     pub fn admission(&self) -> &dyn Admission {
         &*self.admission
+    }
+
+    /// The limits, if there are any.
+    pub fn limits(&self) -> Option<&Limits> {
+        self.limits.as_deref()
     }
 
     /// Events, for whoever calls [`Events::keep`] first.
@@ -448,7 +520,9 @@ impl Gate {
         assert_eq!(count(State::Running), self.running as usize, "running counts slots in use");
         self.backlog.invariants();
         self.admission.invariants();
+        self.limits.iter().for_each(|limits| limits.invariants());
         self.slots.invariants();
+        self.objective.iter().for_each(Learner::invariants);
     }
 
     // === inside ===
@@ -462,6 +536,15 @@ impl Gate {
             self.next_settle = self.admission.next_settle();
         }
         self.now
+    }
+
+    /// What a finish says about the objective, where that is learned.
+    fn learn(&mut self, now: Instant, finish: &Finish) {
+        let changed = self.objective.as_mut().and_then(|it| it.on_finish(finish, self.limit));
+        let Some(objective) = changed else { return };
+        self.admission.set_objective(objective);
+        self.next_settle = Instant::ZERO;
+        self.events.push(now, || Event::Objective { objective });
     }
 
     /// Gives a slot to a request that was taken from the schedule, unless it is too late for it.
@@ -483,6 +566,7 @@ impl Gate {
                 entry.state = State::Refused;
                 self.dequeue(now, &request, false);
                 self.leave(now, &request);
+                self.refund(now, &request);
                 self.note_refusal(now, &request.context, &mut rejection);
                 self.actions.push_back(Action::Refuse { id, rejection });
             }
@@ -503,9 +587,7 @@ impl Gate {
         let now = self.now;
         self.sequence += 1;
         let mut feedback = Feedback::silent(self.id, self.sequence);
-        let busy =
-            (f64::from(self.running) + self.backlog.waiting() as f64) / f64::from(self.limit);
-        feedback.utilization = Some(busy.max(self.utilization) as f32);
+        feedback.utilization = Some(self.busy().max(self.utilization) as f32);
         let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
         self.admission.feedback(&mut cx, &self.backlog, caller, &mut feedback);
         self.downstream.restrict(now, workflow, &mut feedback);

@@ -39,6 +39,11 @@ impl Budget {
         enough
     }
 
+    /// A retry that was paid for was not made.
+    pub fn refund(&mut self) {
+        self.saved = (self.saved + 1.0).min(self.reserve);
+    }
+
     /// Whether no retry is left.
     pub fn spent(&self) -> bool {
         self.saved < 1.0

@@ -7,6 +7,7 @@
 
 mod attempts;
 mod budget;
+mod hedge;
 
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +17,8 @@ use crate::time::Span;
 
 pub use attempts::AttemptHistogram;
 pub use budget::Budget;
+pub use hedge::HedgeConfig;
+pub(crate) use hedge::HedgeDelay;
 
 /// Parameters of a caller's retries.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

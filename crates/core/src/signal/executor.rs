@@ -25,9 +25,9 @@ impl ExecutorLoad {
         Self { workers: f64::from(workers.max(1)), smoothing, load: 0.0, sampled: None }
     }
 
-    /// Takes a sample: tasks that run and tasks that are ready to.
-    pub fn add(&mut self, now: Instant, running: u32, runnable: u32) {
-        let sample = f64::from(running) + f64::from(runnable);
+    /// Takes a sample: tasks that run, on average since the last one, and tasks that are ready to.
+    pub fn add(&mut self, now: Instant, running: f64, runnable: u32) {
+        let sample = running.max(0.0) + f64::from(runnable);
         // Weighing by elapsed time makes the result independent of how often samples come.
         let weight = self.sampled.map_or(1.0, |sampled| {
             let elapsed = now.since(sampled).as_secs_f64();
@@ -61,17 +61,17 @@ mod tests {
     fn what_waits_to_run_counts_like_what_runs() {
         let mut load = ExecutorLoad::new(4, Span::from_secs(1));
         assert_eq!(load.utilization(), None);
-        load.add(at(0), 4, 12);
+        load.add(at(0), 4.0, 12);
         assert_eq!((load.load(), load.utilization()), (Some(16.0), Some(4.0)));
     }
 
     #[test]
     fn a_burst_is_smoothed_and_a_change_followed() {
         let mut load = ExecutorLoad::new(1, Span::from_secs(1));
-        load.add(at(0), 0, 0);
-        load.add(at(10), 1, 99);
+        load.add(at(0), 0.0, 0);
+        load.add(at(10), 1.0, 99);
         assert!(load.load().unwrap() < 1.0, "a burst of 10 ms: {load:?}");
-        load.add(at(1_010), 1, 99);
+        load.add(at(1_010), 1.0, 99);
         let followed = load.load().unwrap();
         assert!((followed - 63.5).abs() < 0.5, "{followed}");
     }
@@ -81,14 +81,14 @@ mod tests {
     fn the_sampling_rate_does_not_matter() {
         let (mut often, mut rarely) =
             (ExecutorLoad::new(1, Span::from_secs(1)), ExecutorLoad::new(1, Span::from_secs(1)));
-        often.add(at(0), 0, 0);
-        rarely.add(at(0), 0, 0);
+        often.add(at(0), 0.0, 0);
+        rarely.add(at(0), 0.0, 0);
         for n in 1..=1_000 {
-            often.add(at(n), 1, 4);
+            often.add(at(n), 1.0, 4);
         }
-        rarely.add(at(1_000), 1, 4);
+        rarely.add(at(1_000), 1.0, 4);
         assert!((often.load - rarely.load).abs() < 1e-9, "{often:?} {rarely:?}");
-        often.add(at(500), 1, 4);
+        often.add(at(500), 1.0, 4);
         assert_eq!(often.sampled, Some(at(1_000)), "time going backwards is no time");
     }
 }

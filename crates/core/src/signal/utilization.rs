@@ -130,18 +130,28 @@ pub enum Combine {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SignalsConfig {
+    /// Which of [`SignalsConfig::KNOWN`] the driver reads from the machine. Default cpu and memory,
+    /// what containers are limited in. Pressure is worth reading where machines are shared; lag and
+    /// executor where handlers may block their runtime.
+    pub read: Vec<String>,
+    /// Time between two samples. Less follows faster and is noisier: cpu time of processes is counted
+    /// in hundredths of a second. Default 1 s.
+    pub every: Span,
     /// How signals combine. Default: maximum, since one exhausted resource is enough to fail.
     pub combine: Combine,
     /// Age from which on a sample counts as missing. Default 10 s, some ten samples of a usual
     /// driver.
     pub stale_after: Span,
     /// Weights by name, for `combine = "weights"`; 1 for signals not listed.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub weights: BTreeMap<String, f64>,
 }
 
 impl Default for SignalsConfig {
     fn default() -> Self {
         Self {
+            read: ["cpu", "memory"].map(str::to_owned).to_vec(),
+            every: Span::from_secs(1),
             combine: Combine::Maximum,
             stale_after: Span::from_secs(10),
             weights: BTreeMap::new(),
@@ -150,8 +160,28 @@ impl Default for SignalsConfig {
 }
 
 impl SignalsConfig {
+    /// What drivers know how to measure: cpu and memory of the container against its limits, cpu of the
+    /// process against the same, the share of time in which something waited for a resource, how late
+    /// tasks are polled, how many want to be.
+    pub const KNOWN: [&str; 8] = [
+        "cpu",
+        "memory",
+        "process",
+        "pressure-cpu",
+        "pressure-memory",
+        "pressure-io",
+        "lag",
+        "executor",
+    ];
+
     /// Notes everything that is wrong with the parameters.
     pub fn validate(&self, problems: &mut Problems) {
+        for name in &self.read {
+            let known = Self::KNOWN.contains(&name.as_str());
+            problems.check("read", name, known, &format!("any of {}", Self::KNOWN.join(", ")));
+        }
+        let sane = Span::from_millis(10)..=Span::from_secs(3600);
+        problems.check("every", self.every, sane.contains(&self.every), "10ms to 1h");
         let fine = self.stale_after > Span::ZERO;
         problems.check("stale_after", self.stale_after, fine, "more than 0s");
         problems.within("weights", |problems| {

@@ -4,7 +4,6 @@
 //! request. One algorithm per file; [`ThrottleConfig`] lists them all.
 
 mod adaptive;
-mod bucket;
 mod credit;
 mod cursor;
 mod open;

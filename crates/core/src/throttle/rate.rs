@@ -19,12 +19,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::bucket::Bucket;
 use super::{Throttle, ThrottleConfig};
 use crate::config::Problems;
 use crate::context::{Context, Workflow, Workflows};
 use crate::event::{Event, Misuse};
 use crate::feedback::Feedback;
+use crate::limit::{Bucket, Limit};
 use crate::request::Cx;
 use crate::time::{Instant, Span};
 use crate::verdict::Passage;
@@ -60,7 +60,7 @@ impl Rate {
     pub fn new(config: &RateConfig, now: Instant) -> Self {
         Self {
             config: config.clone(),
-            local: Bucket::full(now, config.rate, config.burst),
+            local: Bucket::full(now, Limit::new(config.rate, f64::from(config.burst))),
             grants: BTreeMap::new(),
             first_end: Instant::FAR,
             waiting: None,
@@ -121,9 +121,9 @@ impl Throttle for Rate {
             // Holds for no time: takes back what was granted before.
             return self.grants.remove(&key).is_some();
         }
-        let burst = self.config.burst;
+        let burst = f64::from(self.config.burst);
         let grant = self.grants.entry(key).or_insert_with(|| {
-            let bucket = Bucket::empty(cx.now, rate, burst);
+            let bucket = Bucket::empty(cx.now, Limit::new(rate, burst));
             Grant { rate, bucket, end }
         });
         grant.bucket.set_rate(cx.now, rate);
@@ -155,9 +155,9 @@ impl Throttle for Rate {
         let ThrottleConfig::Rate(config) = config else { return false };
         // No time has passed since `settle`, which comes before every change.
         self.local.set_rate(Instant::ZERO, config.rate);
-        self.local.set_depth(config.burst);
+        self.local.set_burst(f64::from(config.burst));
         for grant in self.grants.values_mut() {
-            grant.bucket.set_depth(config.burst);
+            grant.bucket.set_burst(f64::from(config.burst));
         }
         self.config = config.clone();
         true

@@ -25,10 +25,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::bucket::Bucket;
 use super::{Answer, Response, Throttle, ThrottleConfig};
 use crate::config::Problems;
 use crate::context::Context;
+use crate::limit::{Bucket, Limit};
 use crate::request::Cx;
 use crate::rng::Rng;
 use crate::signal::{Ewma, Quantile};
@@ -69,7 +69,7 @@ impl Seda {
         Self {
             config: config.clone(),
             rate,
-            bucket: Bucket::full(now, rate, config.depth),
+            bucket: Bucket::full(now, Limit::new(rate, f64::from(config.depth))),
             sample: Quantile::new(config.samples),
             smoothed: Ewma::new(config.gain),
             last_update: now,
@@ -171,7 +171,7 @@ impl Throttle for Seda {
         self.smoothed.get().into_iter().for_each(|value| smoothed.add(value));
         self.smoothed = smoothed;
         self.config = config.clone();
-        self.bucket.set_depth(config.depth);
+        self.bucket.set_burst(f64::from(config.depth));
         // No time has passed since `settle`, which comes before every change.
         self.set_rate(self.last_update, self.rate.clamp(config.floor, config.ceiling));
         true

@@ -1,6 +1,8 @@
 //! `Caller` under every throttle: the rules of holding and retrying one by one, and random
 //! operations against a model of what every call may do.
 
+mod health;
+mod hedges;
 mod holding;
 mod random;
 mod retries;

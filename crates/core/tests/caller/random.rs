@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use tidegate_core::caller::{CallAction, CallerConfig, Next};
+use tidegate_core::caller::{BreakerConfig, CallAction, CallerConfig, EjectionConfig, Next};
 use tidegate_core::retry::RetryConfig;
 use tidegate_core::throttle::{Answer, ThrottleConfig};
 use tidegate_core::{
@@ -23,8 +23,27 @@ const RETRY: RetryConfig = RetryConfig {
     failures: true,
 };
 
+const BREAKER: BreakerConfig =
+    BreakerConfig { failures: 2, pause: Span::from_millis(3), longest: Span::from_millis(9) };
+const EJECTION: EjectionConfig = EjectionConfig {
+    every: Span::from_millis(20),
+    least: 2,
+    share: 0.2,
+    factor: 3.0,
+    pause: Span::from_millis(15),
+    most: 0.5,
+};
+
 fn config(throttle: ThrottleConfig, hold_limit: usize) -> CallerConfig {
-    CallerConfig { throttle, retry: RETRY, hold_limit, hold_time: Span::from_millis(50) }
+    CallerConfig {
+        throttle,
+        retry: RETRY,
+        hold_limit,
+        hold_time: Span::from_millis(50),
+        breaker: Some(BREAKER),
+        ejection: Some(EJECTION),
+        ..CallerConfig::default()
+    }
 }
 
 #[derive(Clone, Debug)]

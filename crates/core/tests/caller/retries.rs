@@ -167,3 +167,16 @@ fn a_second_answer_is_ignored() {
     let ignored = caller.events().drain().filter(|(_, event)| matches!(event, Event::Ignore(_)));
     assert_eq!(ignored.count(), 3);
 }
+
+/// A callee may ask for any time. Without a deadline the call would wait for it.
+#[test]
+fn nobody_is_kept_waiting_for_a_year() {
+    let mut caller = open(1, RetryConfig::default());
+    let id = caller.submit(at(0), &Context::default()).unwrap();
+    drain(&mut caller);
+    let answer = refused(Advice::Later(Span::from_secs(31_000_000)));
+    let Next::Over(Answer::Refused(rejection)) = caller.respond(at(1), id, answer, None) else {
+        panic!("it is over");
+    };
+    assert_eq!(rejection.advice, Advice::Never);
+}

@@ -153,17 +153,18 @@ impl Pool {
         self.outstanding.set(self.outstanding.get() + 1);
         self.pending.borrow_mut().insert(number, due);
         let answer = if self.shared.is_empty() {
-            self.over_http1().await
+            self.over_http1(number).await
         } else {
             self.over_http2(number).await
         };
         self.outstanding.set(self.outstanding.get() - 1);
         self.pending.borrow_mut().remove(&number);
         let (status, delay) = answer.unwrap_or((None, Duration::MAX));
-        self.answers.borrow_mut().push(Answer { due, status, latency: due.elapsed(), delay });
+        let (top, latency) = (is_top(number), due.elapsed());
+        self.answers.borrow_mut().push(Answer { due, status, latency, delay, top });
     }
 
-    async fn over_http1(&self) -> Option<(Option<StatusCode>, Duration)> {
+    async fn over_http1(&self, number: usize) -> Option<(Option<StatusCode>, Duration)> {
         let idle = self.idle.borrow_mut().pop();
         let mut connection = match idle {
             Some(connection) => connection,
@@ -173,7 +174,7 @@ impl Pool {
             }
             None => return None,
         };
-        let response = connection.send_request(request()).await.ok()?;
+        let response = connection.send_request(request(number)).await.ok()?;
         let answer = (Some(response.status()), delay_of(&response));
         response.into_body().collect().await.ok()?;
         if connection.ready().await.is_ok() {
@@ -186,15 +187,16 @@ impl Pool {
 
     async fn over_http2(&self, number: usize) -> Option<(Option<StatusCode>, Duration)> {
         let mut connection = self.shared[number % self.shared.len()].clone();
-        let response = connection.send_request(request()).await.ok()?;
+        let response = connection.send_request(request(number)).await.ok()?;
         let answer = (Some(response.status()), delay_of(&response));
         response.into_body().collect().await.ok()?;
         Some(answer)
     }
 
     fn count_outstanding_as_lost(&self) {
-        let lost = self.pending.take().into_values();
-        self.answers.borrow_mut().extend(lost.map(|due| Answer {
+        let lost = self.pending.take().into_iter();
+        self.answers.borrow_mut().extend(lost.map(|(number, due)| Answer {
+            top: is_top(number),
             due,
             status: None,
             latency: Duration::MAX,
@@ -207,11 +209,22 @@ impl Pool {
     }
 }
 
-fn request() -> Request<Empty<Bytes>> {
+/// The user rank of a request: spread evenly, by the golden ratio.
+fn user(number: usize) -> u16 {
+    ((number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16
+}
+
+/// Whether a request is of the most important quarter.
+fn is_top(number: usize) -> bool {
+    user(number) < 1 << 14
+}
+
+fn request(number: usize) -> Request<Empty<Bytes>> {
     let sent = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_micros());
     Request::get("http://localhost/")
         .header("host", "localhost")
         .header("x-sent-us", sent.to_string())
+        .header("overload-context", format!("r=(24 {})", user(number)))
         .body(Empty::new())
         .expect("a valid request")
 }

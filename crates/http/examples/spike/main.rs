@@ -4,7 +4,7 @@
 //! ```text
 //! cargo run --release -p tidegate-http --example spike -- [KEY=VALUE …]
 //!   ways=layer,yield,…   runtimes=1c,1,2   protocols=h1,h2   event_interval=61
-//!   rounds=3   seconds=2   load=2   extra_slots=0   work=wall|cpu   work_us=1000
+//!   rounds=3   seconds=2   load=2   extra_slots=0   work=wall|cpu|await   work_us=1000
 //! ```
 //!
 //! The program is the load generator; each measurement has a server process of its own. A round
@@ -32,7 +32,8 @@ const SLO: Duration = Duration::from_millis(50);
 /// One server: everything a row of the table depends on.
 #[derive(Clone, Debug)]
 struct Setup {
-    /// How the gate is driven; "open" is no gate, "layer" the library's own layer.
+    /// How the gate is driven; "open" is no gate, "layer" the library's own layer with deadlines,
+    /// "tide" with its usual policy.
     way: String,
     /// "1c" is a current-thread runtime; a number is that many workers.
     runtime: String,
@@ -41,7 +42,8 @@ struct Setup {
     event_interval: u32,
     extra_slots: u32,
     /// "wall": a request spins for `work_us`. "cpu": it takes a fixed number of steps that took
-    /// that long when nothing disturbed.
+    /// that long when nothing disturbed. "await": it holds one of four connections to a database for
+    /// that long, and no thread.
     work: String,
     work_us: u64,
 }

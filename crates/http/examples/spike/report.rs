@@ -15,6 +15,8 @@ pub(crate) struct Answer {
     pub(crate) latency: Duration,
     /// From its sending to the start of its handler.
     pub(crate) delay: Duration,
+    /// Of the most important quarter.
+    pub(crate) top: bool,
 }
 
 /// What was measured in one run.
@@ -74,6 +76,14 @@ impl Row {
         good / self.seconds / self.capacity
     }
 
+    /// Answered within the objective, as a share of the most important quarter.
+    fn top(&self) -> f64 {
+        let top = || self.answers.iter().filter(|answer| answer.top);
+        let good =
+            |answer: &&Answer| answer.status == Some(StatusCode::OK) && answer.latency <= SLO;
+        top().filter(good).count() as f64 / top().count().max(1) as f64
+    }
+
     /// p99 of what was served, in milliseconds.
     fn p99(&self, of: impl Fn(&Answer) -> Duration) -> f64 {
         let mut values: Vec<Duration> = self.served().map(of).collect();
@@ -87,9 +97,9 @@ impl Row {
 pub(crate) fn heading() {
     println!(
         "| way | runtime | protocol | event interval | extra slots | capacity /s | offered /s \
-         | refused /s | lost /s | goodput ÷ capacity (range) | p99 ms | p99 to handler ms | load average |"
+         | refused /s | lost /s | goodput ÷ capacity (range) | top quarter | p99 ms | p99 to handler ms | load average |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|");
 }
 
 /// One line: medians over the rounds.
@@ -99,7 +109,7 @@ pub(crate) fn print(setup: &Setup, rows: &[Row]) {
     let Setup { way, runtime, protocol, event_interval, extra_slots, .. } = setup;
     println!(
         "| {way} | {runtime} | {protocol} | {event_interval} | {extra_slots} | {:.0} | {:.0} | {:.0} | {:.0} \
-         | {:.3} ({:.3}–{:.3}) | {:.1} | {:.1} | {} |",
+         | {:.3} ({:.3}–{:.3}) | {:.3} | {:.1} | {:.1} | {} |",
         median(&|row| row.capacity),
         median(&Row::offered),
         median(&|row| row.answered(Some(StatusCode::SERVICE_UNAVAILABLE))),
@@ -107,6 +117,7 @@ pub(crate) fn print(setup: &Setup, rows: &[Row]) {
         goodput[rows.len() / 2],
         goodput[0],
         goodput[rows.len() - 1],
+        median(&Row::top),
         median(&|row| row.p99(|answer| answer.latency)),
         median(&|row| row.p99(|answer| answer.delay)),
         load_average(),

@@ -1,8 +1,10 @@
 //! The server: hyper, a handler that keeps its thread busy, and a gate driven in one of the ways.
 
 use std::convert::Infallible;
-use std::future::{Ready, ready};
+use std::future::Future;
 use std::io::Read;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -12,12 +14,15 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
+use tidegate_core::admission::{AdmissionConfig, TideConfig};
 use tidegate_core::gate::{Gate, GateConfig};
+use tidegate_core::objective::Objective;
 use tidegate_core::slots::SlotsConfig;
 use tidegate_core::{Instant as Moment, Span};
 use tidegate_driver::SharedGate;
-use tidegate_http::GateLayer;
+use tidegate_http::{GateLayer, Trust};
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -50,22 +55,35 @@ async fn accept(setup: &Setup) {
     println!("{}", listener.local_addr().expect("bound"));
     let h2 = setup.protocol == "h2";
     let time = Duration::from_micros(setup.work_us);
+    let awaits = setup.work == "await";
     let steps = (setup.work == "cpu").then(|| steps_in(time));
-    let handler = Handler { time, steps };
-    let gate = gate(setup.workers() + setup.extra_slots);
+    let slots = if awaits { CONNECTIONS } else { setup.workers() + setup.extra_slots };
+    let database = awaits.then(|| Arc::new(Semaphore::new(CONNECTIONS as usize)));
+    let handler = Handler { time, steps, database };
+    let gate = |admission| gate(slots, admission);
     match setup.way.as_str() {
         "open" => serve(listener, h2, handler).await,
-        "layer" => {
-            let layer = GateLayer::new(gate).patience(patience());
+        "tide" => {
+            let objective = Objective::Given(Span::from(SLO).scale(0.5));
+            let tide = TideConfig { objective, ..TideConfig::default() };
+            let layer = GateLayer::new(gate(AdmissionConfig::Tide(tide))).trust(Trust::Inside);
             serve(listener, h2, layer.layer(handler)).await;
         }
-        way => serve(listener, h2, Gated::new(Way::from_name(way), gate, handler)).await,
+        "layer" => {
+            let layer = GateLayer::new(gate(AdmissionConfig::Open)).patience(patience());
+            serve(listener, h2, layer.layer(handler)).await;
+        }
+        way => {
+            let gated = Gated::new(Way::from_name(way), gate(AdmissionConfig::Open), handler);
+            serve(listener, h2, gated).await;
+        }
     }
 }
 
-/// One slot per worker, first come first served, and nobody enters who would wait too long.
-fn gate(slots: u32) -> SharedGate {
-    let config = GateConfig { slots: SlotsConfig::fixed(slots), ..GateConfig::default() };
+/// So many slots, first come first served.
+fn gate(slots: u32, admission: AdmissionConfig) -> SharedGate {
+    let slots = SlotsConfig::fixed(slots);
+    let config = GateConfig { slots, admission, ..GateConfig::default() };
     SharedGate::new(Gate::new(&config, Moment::ZERO, 1).expect("a valid configuration"))
 }
 
@@ -99,18 +117,24 @@ where
     }
 }
 
-/// Keeps its thread busy, then answers with the delay from the client's send to its own start.
-#[derive(Clone, Copy, Debug)]
+/// Connections of the database that handlers await with `work=await`: as many run at once.
+const CONNECTIONS: u32 = 4;
+
+/// Keeps its thread busy, or waits for its database, then answers with the delay from the client's
+/// send to its own start.
+#[derive(Clone, Debug)]
 pub(crate) struct Handler {
     time: Duration,
     /// As many steps instead, however long they take.
     steps: Option<u64>,
+    /// Waits for a connection and holds it for the time instead.
+    database: Option<Arc<Semaphore>>,
 }
 
 impl Service<Request<Incoming>> for Handler {
     type Response = Response<Full<Bytes>>;
     type Error = Infallible;
-    type Future = Ready<Result<Self::Response, Infallible>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
     fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
@@ -118,13 +142,20 @@ impl Service<Request<Incoming>> for Handler {
 
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
         let delay = delay_of(&request);
-        match self.steps {
-            Some(steps) => work(steps),
-            None => spin(self.time),
-        }
-        let mut response = Response::new(Full::from("done\n"));
-        response.headers_mut().insert("x-delay-us", HeaderValue::from(delay));
-        ready(Ok(response))
+        let Self { time, steps, database } = self.clone();
+        Box::pin(async move {
+            match (database, steps) {
+                (Some(database), _) => {
+                    let _connection = database.acquire().await.expect("never closed");
+                    tokio::time::sleep(time).await;
+                }
+                (None, Some(steps)) => work(steps),
+                (None, None) => spin(time),
+            }
+            let mut response = Response::new(Full::from("done\n"));
+            response.headers_mut().insert("x-delay-us", HeaderValue::from(delay));
+            Ok(response)
+        })
     }
 }
 

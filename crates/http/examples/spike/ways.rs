@@ -86,7 +86,7 @@ impl Service<Request<Incoming>> for Gated {
         } else {
             self.gate.arrive_at(now, &context)
         };
-        let (way, mut inner) = (self.way, self.inner);
+        let (way, mut inner) = (self.way, self.inner.clone());
         Box::pin(async move {
             let slot = match ticket {
                 Ok(ticket) => ticket.await,

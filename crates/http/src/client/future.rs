@@ -1,12 +1,12 @@
 //! The way of one call: wait to leave, send, learn from the answer, and perhaps again.
 
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::task::{Poll, ready};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 
-use http::{HeaderValue, Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::Body;
 use tidegate_core::caller::Next;
 use tidegate_core::throttle::Answer;
@@ -17,19 +17,19 @@ use tower_service::Service;
 
 use super::layer::{CallerLayer, Repeat};
 use super::service::Endpoint;
-use crate::body::GateBody;
-use crate::wire::{self, Refusal};
+use crate::body::{GateBody, Tail};
+use crate::wire::{self, Message, Refusal};
 
 /// Sends `request` when the caller lets it, as often as the caller says.
 pub(super) async fn send<S, R, Q, B>(
     layer: Arc<CallerLayer<R>>,
-    mut service: S,
+    service: S,
     mut request: Request<Q>,
     context: Context,
     call: Result<Call, Rejection>,
 ) -> Result<Response<GateBody<B>>, S::Error>
 where
-    S: Service<Request<Q>, Response = Response<B>>,
+    S: Service<Request<Q>, Response = Response<B>> + Clone,
     R: Repeat<Q>,
     B: Body,
 {
@@ -40,20 +40,31 @@ where
         Err(rejection) => return reject(&rejection),
     };
     loop {
-        let departure = match leave(&layer.caller, &mut call).await {
+        let departure = match leave(&layer, &mut call).await {
             Ok(departure) => departure,
             Err(rejection) => return reject(&rejection),
         };
         let again = layer.repeat.repeat(&request);
         layer.label(&mut request, &departure, grpc);
-        let attempt = async {
-            poll_fn(|cx| service.poll_ready(cx)).await?;
-            service.call(request).await
+        let hedge = again.as_ref().filter(|again| again.method().is_idempotent());
+        let hedge = hedge.and_then(|again| Some((call.hedge_at()?, layer.repeat.repeat(again)?)));
+        let first = attempt(service.clone(), request);
+        let answered = match hedge {
+            None => before(&layer.caller, departure.context.deadline, first).await,
+            Some((at, copy)) => {
+                let second = hedge_at(&layer, &call, at, service.clone(), copy, grpc);
+                let race = race(&layer, first, second);
+                match before(&layer.caller, departure.context.deadline, race).await {
+                    // To drop the first call says nothing about who it was sent to.
+                    Some(Won::Second(answered)) => return answered,
+                    Some(Won::First(answered)) => Some(answered),
+                    None => None,
+                }
+            }
         };
-        let answered = before(&layer.caller, departure.context.deadline, attempt).await;
         let (answer, feedback) = match &answered {
             None | Some(Err(_)) => (Answer::Done(Outcome::Fail), None),
-            Some(Ok(response)) => layer.read(response),
+            Some(Ok(response)) => layer.read(departure.endpoint, response),
         };
         feedback.iter().for_each(|feedback| layer.pass_up(&context, feedback));
         // What was refused was not done, and can be sent again; what broke may have been done.
@@ -65,12 +76,90 @@ where
             // A failure that the caller would try again but must not: to drop the call cancels that.
             _ => {
                 return match answered {
-                    Some(answered) => answered.map(|response| response.map(GateBody::passed)),
+                    Some(answered) => {
+                        answered.map(|response| layer.listen(departure.endpoint, response))
+                    }
                     None => reject(&passed_deadline(layer.caller.now(), &context)),
                 };
             }
         }
     }
+}
+
+/// One request, when the service is ready for it.
+async fn attempt<S, Q>(mut service: S, request: Request<Q>) -> Result<S::Response, S::Error>
+where
+    S: Service<Request<Q>>,
+{
+    poll_fn(|cx| service.poll_ready(cx)).await?;
+    service.call(request).await
+}
+
+/// The same request once more, when it is time for it and if the caller allows it. None if it was not
+/// sent, or has come to nothing.
+async fn hedge_at<S, R, Q, B>(
+    layer: &Arc<CallerLayer<R>>,
+    call: &Call,
+    at: Instant,
+    service: S,
+    mut request: Request<Q>,
+    grpc: bool,
+) -> Option<Response<GateBody<B>>>
+where
+    S: Service<Request<Q>, Response = Response<B>>,
+    B: Body,
+{
+    until(&layer.caller, at).await;
+    let mut hedge = call.hedge()?;
+    let departure = hedge.leave().await.ok()?;
+    layer.label(&mut request, &departure, grpc);
+    let answered = attempt(service, request).await;
+    let (answer, feedback) = match &answered {
+        Err(_) => (Answer::Done(Outcome::Fail), None),
+        Ok(response) => layer.read(departure.endpoint, response),
+    };
+    feedback.iter().for_each(|feedback| layer.pass_up(&departure.context, feedback));
+    // It is not tried again: the first attempt is still there.
+    hedge.respond(final_unless(false, answer), feedback.as_ref());
+    let served = answer == Answer::Done(Outcome::Serve);
+    answered.ok().filter(|_| served).map(|response| layer.listen(departure.endpoint, response))
+}
+
+enum Won<B, E> {
+    First(Result<Response<B>, E>),
+    Second(Result<Response<GateBody<B>>, E>),
+}
+
+/// The first good answer of the two; else whatever the first attempt came to.
+async fn race<R, B, E>(
+    layer: &CallerLayer<R>,
+    first: impl Future<Output = Result<Response<B>, E>>,
+    second: impl Future<Output = Option<Response<GateBody<B>>>>,
+) -> Won<B, E> {
+    let (mut first, mut second) = (pin!(first), pin!(second));
+    let (mut failed, mut alone) = (None, false);
+    poll_fn(|cx| {
+        if failed.is_none()
+            && let Poll::Ready(answered) = first.as_mut().poll(cx)
+        {
+            let good = matches!(&answered, Ok(response) if layer.is_served(response));
+            if good || alone {
+                return Poll::Ready(Won::First(answered));
+            }
+            failed = Some(answered);
+        }
+        if !alone && let Poll::Ready(answered) = second.as_mut().poll(cx) {
+            if let Some(response) = answered {
+                return Poll::Ready(Won::Second(Ok(response)));
+            }
+            alone = true;
+        }
+        match failed.take_if(|_| alone) {
+            Some(failed) => Poll::Ready(Won::First(failed)),
+            None => Poll::Pending,
+        }
+    })
+    .await
 }
 
 /// A refusal of a request that cannot be repeated is not to be retried, whatever the callee advises.
@@ -83,21 +172,14 @@ fn final_unless(repeatable: bool, answer: Answer) -> Answer {
     }
 }
 
-/// Waits until the call may leave. Meanwhile it sees to the caller's timers: whoever waits is who
-/// wants them to fire, and when nobody waits they do not matter.
-async fn leave(caller: &SharedCaller, call: &mut Call) -> Result<Departure, Rejection> {
-    let mut timer: Option<Pin<Box<Sleep>>> = None;
+/// Waits until the call may leave. Meanwhile the layer's timer sees to whatever comes due.
+async fn leave<R>(layer: &CallerLayer<R>, call: &mut Call) -> Result<Departure, Rejection> {
     poll_fn(|cx| {
-        loop {
-            if let Poll::Ready(departure) = call.poll_leave(cx) {
-                return Poll::Ready(departure);
-            }
-            let Some(wakeup) = caller.next_wakeup() else { return Poll::Pending };
-            let sleep = timer.get_or_insert_with(|| Box::pin(until(caller, wakeup)));
-            ready!(sleep.as_mut().poll(cx));
-            timer = None;
-            caller.dispatch();
+        let departure = call.poll_leave(cx);
+        if departure.is_pending() {
+            layer.timer.wait_for(&layer.caller);
         }
+        departure
     })
     .await
 }
@@ -138,27 +220,78 @@ impl<R> CallerLayer<R> {
     }
 
     /// What a response says: how the call ended, and the state of the gate that wrote it.
-    fn read<B>(&self, response: &Response<B>) -> (Answer, Option<Feedback>) {
-        let (status, headers) = (response.status(), response.headers());
-        let message = wire::feedback_of(headers).and_then(|message| {
-            if message.is_err() {
-                self.malformed.fetch_add(1, Ordering::Relaxed);
-            }
-            message.ok()
+    fn read<B>(&self, endpoint: usize, response: &Response<B>) -> (Answer, Option<Feedback>) {
+        let message = self.message(response.headers());
+        if message.is_none()
+            && let Some(load) = wire::load_of(response.headers())
+        {
+            self.caller.input(|caller, now| caller.on_load(now, endpoint, load));
+        }
+        (answer_of(response, message.as_ref()), message.map(|message| message.feedback))
+    }
+
+    fn is_served<B>(&self, response: &Response<B>) -> bool {
+        let message = wire::feedback_of(response.headers()).and_then(Result::ok);
+        answer_of(response, message.as_ref()) == Answer::Done(Outcome::Serve)
+    }
+
+    fn message(&self, headers: &HeaderMap) -> Option<Message> {
+        let message = wire::feedback_of(headers)?;
+        if message.is_err() {
+            self.malformed.fetch_add(1, Ordering::Relaxed);
+        }
+        message.ok()
+    }
+
+    /// The response for the application. Of gRPC, trailers tell the state of the gate once more.
+    fn listen<B: Body>(&self, endpoint: usize, response: Response<B>) -> Response<GateBody<B>> {
+        let tail = wire::is_grpc(response.headers()).then(|| {
+            let (caller, malformed) = (self.caller.clone(), Arc::clone(&self.malformed));
+            Box::new(Ear { caller, malformed, endpoint }) as Box<dyn Tail>
         });
-        let told = message.and_then(|message| message.rejection);
-        let answer = match told.or_else(|| wire::refusal_of(status, headers)) {
-            Some(rejection) => Answer::Refused(rejection),
-            None if status.is_server_error() => Answer::Done(Outcome::Fail),
-            None => Answer::Done(Outcome::Serve),
-        };
-        (answer, message.map(|message| message.feedback))
+        response.map(|body| GateBody::heard(body, tail))
     }
 
     /// What the callee lets in goes up the path, to the gate of this service.
     fn pass_up(&self, context: &Context, feedback: &Feedback) {
         if let Some((gate, callee)) = &self.upstream {
             gate.input(|gate, now| gate.on_downstream(now, *callee, context.workflow, feedback));
+        }
+    }
+}
+
+/// How a call ended, by its response.
+fn answer_of<B>(response: &Response<B>, message: Option<&Message>) -> Answer {
+    let status = response.status();
+    let told = message.and_then(|message| message.rejection);
+    match told.or_else(|| wire::refusal_of(status, response.headers())) {
+        Some(rejection) => Answer::Refused(rejection),
+        None if status.is_server_error() => Answer::Done(Outcome::Fail),
+        None => Answer::Done(Outcome::Serve),
+    }
+}
+
+/// Listens to trailers.
+#[derive(Debug)]
+struct Ear {
+    caller: SharedCaller,
+    malformed: Arc<AtomicU64>,
+    endpoint: usize,
+}
+
+impl Tail for Ear {
+    fn pass(&mut self, trailers: &mut HeaderMap) {
+        let endpoint = self.endpoint;
+        match wire::feedback_of(trailers) {
+            Some(Ok(message)) => {
+                self.caller.input(|caller, now| caller.notice(now, endpoint, &message.feedback));
+            }
+            Some(Err(_)) => drop(self.malformed.fetch_add(1, Ordering::Relaxed)),
+            None => {
+                if let Some(load) = wire::load_of(trailers) {
+                    self.caller.input(|caller, now| caller.on_load(now, endpoint, load));
+                }
+            }
         }
     }
 }

@@ -10,6 +10,7 @@ use tidegate_driver::{SharedCaller, SharedGate};
 use tower_layer::Layer;
 
 use super::service::CallerService;
+use super::timer::Timer;
 use crate::wire::Names;
 
 /// Puts a caller before a service that sends requests. Services made by one layer share the caller.
@@ -21,6 +22,7 @@ pub struct CallerLayer<R = Cloned> {
     pub(super) names: Names,
     pub(super) repeat: R,
     pub(super) malformed: Arc<AtomicU64>,
+    pub(super) timer: Arc<Timer>,
 }
 
 impl CallerLayer {
@@ -34,14 +36,15 @@ impl CallerLayer {
             names: Names::process(),
             repeat: Cloned,
             malformed: Arc::default(),
+            timer: Arc::default(),
         }
     }
 
     /// Sends every request once: for bodies that cannot be cloned, such as those that stream.
     #[must_use]
     pub fn once(self) -> CallerLayer<Once> {
-        let Self { caller, patience, upstream, names, malformed, .. } = self;
-        CallerLayer { caller, patience, upstream, names, malformed, repeat: Once }
+        let Self { caller, patience, upstream, names, malformed, timer, .. } = self;
+        CallerLayer { caller, patience, upstream, names, malformed, timer, repeat: Once }
     }
 }
 

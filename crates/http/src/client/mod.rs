@@ -6,12 +6,14 @@
 //!    where to.
 //! 3. The answer's `overload-feedback` goes to the throttle, whatever else the answer says.
 //! 4. A refusal, in our words or in those of HTTP, Envoy or gRPC, is retried if the budget allows it
-//!    and the request can be repeated. The application gets a response in any case: what was
+//!    and the request can be repeated. A request that may be done twice and takes longer than most is
+//!    hedged, if the configuration says so, from the same budget. The application gets a response in any case: what was
 //!    rejected here looks like what is refused there.
 
 mod future;
 mod layer;
 mod service;
+mod timer;
 
 pub use layer::{CallerLayer, Cloned, Once, Repeat};
 pub use service::{CallerService, Endpoint};

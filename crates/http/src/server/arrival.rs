@@ -8,13 +8,12 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use http::{Extensions, HeaderMap, HeaderName, Method, Request, Uri, header};
+use http::{Extensions, HeaderMap, Method, Request, Uri};
 use tidegate_core::{Context, Instant, Rank};
 
 use super::layer::GateLayer;
-use crate::wire;
+use crate::{identity, wire};
 
 /// A request without its body.
 #[derive(Clone, Copy, Debug)]
@@ -81,48 +80,6 @@ impl fmt::Debug for Trust {
     }
 }
 
-/// Where a user is told from: the configured header, else credentials, else the peer's address.
-/// What is found goes through the entry's keyed hash at once and is kept nowhere.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Identity {
-    pub(super) header: Option<HeaderName>,
-}
-
-/// Cookies that tell users apart, by the names that frameworks give them.
-const SESSION_COOKIES: [&[u8]; 5] =
-    [b"session", b"sessionid", b"session_id", b"sid", b"JSESSIONID"];
-
-impl Identity {
-    fn with_user<R>(&self, head: &Head<'_>, use_it: impl FnOnce(Option<&[u8]>) -> R) -> R {
-        let configured = self.header.as_ref().and_then(|name| head.headers.get(name));
-        if let Some(value) = configured.or_else(|| head.headers.get(header::AUTHORIZATION)) {
-            return use_it(Some(value.as_bytes()));
-        }
-        if let Some(session) = session(head.headers) {
-            return use_it(Some(session));
-        }
-        match head.extensions.get::<Peer>() {
-            Some(Peer(IpAddr::V4(address))) => use_it(Some(&address.octets())),
-            Some(Peer(IpAddr::V6(address))) => use_it(Some(&address.octets())),
-            None => use_it(None),
-        }
-    }
-}
-
-fn session(headers: &HeaderMap) -> Option<&[u8]> {
-    let pairs = headers
-        .get_all(header::COOKIE)
-        .iter()
-        .flat_map(|cookies| cookies.as_bytes().split(|byte| *byte == b';').map(<[u8]>::trim_ascii));
-    pairs
-        .filter_map(|pair| {
-            let equals = pair.iter().position(|byte| *byte == b'=')?;
-            Some((&pair[..equals], &pair[equals + 1..]))
-        })
-        .find(|(name, value)| SESSION_COOKIES.contains(name) && !value.is_empty())
-        .map(|(_, value)| value)
-}
-
 /// What a layer counts.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
@@ -157,9 +114,7 @@ pub(super) struct Asked {
 impl GateLayer {
     /// Whether the request is served without asking the gate.
     pub(super) fn is_exempt(&self, path: &str) -> bool {
-        self.exempt.iter().any(|exempt| {
-            if exempt.ends_with('/') { path.starts_with(&**exempt) } else { path == exempt }
-        })
+        identity::is_exempt(&self.exempt, path)
     }
 
     /// Reads what `head` comes with.
@@ -192,59 +147,16 @@ impl GateLayer {
             Some(action) => action(head),
             None => format!("{} {}", head.method, head.uri.path()),
         };
-        self.identity.with_user(head, |user| self.entry.rank(hour(), &action, user))
+        let peer = head.extensions.get::<Peer>().map(|Peer(address)| *address);
+        identity::with_user(head.headers, self.user_header.as_ref(), peer, |user| {
+            self.entry.rank(identity::hour(), &action, user)
+        })
     }
-}
-
-/// Hours since 1970 by the wall clock, which replicas share well enough.
-fn hour() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() / 3600)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
-
-    use http::HeaderValue;
-
     use super::*;
-
-    fn user(build: impl FnOnce(&mut Request<()>)) -> Option<Vec<u8>> {
-        let mut request = Request::new(());
-        build(&mut request);
-        let identity = Identity { header: Some(HeaderName::from_static("x-user")) };
-        identity.with_user(&Head::of(&request), |user| user.map(<[u8]>::to_vec))
-    }
-
-    fn set(request: &mut Request<()>, name: HeaderName, value: &'static str) {
-        request.headers_mut().append(name, HeaderValue::from_static(value));
-    }
-
-    /// The configured header, else credentials, else the address.
-    #[test]
-    fn users_are_told_from_the_best_there_is() {
-        assert_eq!(user(|_| {}), None);
-        let address = Peer(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7)));
-        let from_address = |request: &mut Request<()>| {
-            request.extensions_mut().insert(address);
-        };
-        assert_eq!(user(from_address).as_deref(), Some(&[10, 0, 0, 7][..]));
-        let with_cookie = |request: &mut Request<()>| {
-            from_address(request);
-            set(request, header::COOKIE, "theme=dark; sid=; session=abc=; x");
-        };
-        assert_eq!(user(with_cookie).as_deref(), Some(&b"abc="[..]));
-        let with_token = |request: &mut Request<()>| {
-            with_cookie(request);
-            set(request, header::AUTHORIZATION, "Bearer t");
-        };
-        assert_eq!(user(with_token).as_deref(), Some(&b"Bearer t"[..]));
-        let with_header = |request: &mut Request<()>| {
-            with_token(request);
-            set(request, HeaderName::from_static("x-user"), "ann");
-        };
-        assert_eq!(user(with_header).as_deref(), Some(&b"ann"[..]));
-    }
 
     #[test]
     fn jitter_is_spread_over_zero_to_one() {

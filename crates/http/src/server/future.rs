@@ -4,20 +4,20 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
 
-use http::{Request, Response, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use tidegate_core::{Cost, Outcome, Rejection, Span};
+use tidegate_core::{Cost, Outcome, Rejection};
 use tidegate_driver::{Slot, Ticket, context};
 use tower_service::Service;
 
-use super::Pressure;
 use super::arrival::Asked;
 use super::layer::GateLayer;
+use super::meter::Metered;
 use super::turn::Turn;
-use crate::body::{GateBody, Held};
+use super::{Pressure, drain};
+use crate::body::{GateBody, Held, Tail};
 use crate::wire::{self, Refusal};
 
 pin_project! {
@@ -30,8 +30,8 @@ pin_project! {
         state: State<S, Q, S::Future>,
         layer: Arc<GateLayer>,
         asked: Asked,
-        // Time spent inside the service's polls.
-        busy: Span,
+        // What the service's polls have taken.
+        metered: Metered,
     }
 }
 
@@ -61,7 +61,8 @@ where
         service: S,
         request: Request<Q>,
     ) -> Self {
-        Self::new(layer, asked, State::Waiting { ticket, service, request })
+        let metered = layer.meter.begin();
+        Self::new(layer, asked, metered, State::Waiting { ticket, service, request })
     }
 
     pub(super) fn exempt(
@@ -71,21 +72,28 @@ where
         request: Request<Q>,
     ) -> Self {
         let state = State::Starting { slot: None, turn: Turn::Done, service, request };
-        Self::new(layer, asked, state)
+        let metered = layer.meter.begin();
+        Self::new(layer, asked, metered, state)
     }
 
     pub(super) fn refused(layer: Arc<GateLayer>, asked: Asked, rejection: Rejection) -> Self {
-        Self::new(layer, asked, State::Refused { rejection })
+        Self::new(layer, asked, Metered::NOTHING, State::Refused { rejection })
     }
 
-    fn new(layer: Arc<GateLayer>, asked: Asked, state: State<S, Q, S::Future>) -> Self {
-        Self { state, layer, asked, busy: Span::ZERO }
+    fn new(
+        layer: Arc<GateLayer>,
+        asked: Asked,
+        metered: Metered,
+        state: State<S, Q, S::Future>,
+    ) -> Self {
+        Self { state, layer, asked, metered }
     }
 }
 
 impl<S, Q, B> Future for ResponseFuture<S, Q>
 where
     S: Service<Request<Q>, Response = Response<B>>,
+    Q: Body + Send + 'static,
     B: Body,
 {
     type Output = Result<Response<GateBody<B>>, S::Error>;
@@ -99,7 +107,7 @@ where
                 }
                 StateProj::Waiting { ticket, .. } => match ready!(Pin::new(ticket).poll(cx)) {
                     Ok(slot) => this.state.as_mut().start(slot, this.asked),
-                    Err(rejection) => this.state.set(State::Refused { rejection }),
+                    Err(rejection) => this.state.as_mut().refuse(rejection),
                 },
                 StateProj::Starting { turn, service, .. } => {
                     ready!(turn.poll(cx));
@@ -108,24 +116,17 @@ where
                         this.state.as_mut().take_slot().into_iter().for_each(Slot::fail);
                         return Poll::Ready(Err(error));
                     }
-                    let begun = Instant::now();
-                    this.state.as_mut().call();
-                    *this.busy += begun.elapsed().into();
+                    this.layer.meter.measure(this.metered, || this.state.as_mut().call());
                 }
                 StateProj::Running { slot, future } => {
                     let _entered = context::enter(this.asked.context);
-                    let begun = Instant::now();
-                    let answer = future.poll(cx);
-                    *this.busy += begun.elapsed().into();
-                    let answer = ready!(answer);
+                    let answer = ready!(this.layer.meter.measure(this.metered, || future.poll(cx)));
+                    let cost = this.layer.meter.settle(this.metered);
                     let slot = slot.take();
                     this.state.set(State::Over);
                     return Poll::Ready(match answer {
-                        Ok(response) => {
-                            Ok(pass(this.layer, this.asked, slot, *this.busy, response))
-                        }
+                        Ok(response) => Ok(pass(this.layer, this.asked, slot, cost, response)),
                         Err(error) => {
-                            let cost = Cost::from(*this.busy);
                             slot.into_iter().for_each(|slot| slot.finish(Outcome::Fail, cost));
                             Err(error)
                         }
@@ -153,6 +154,17 @@ where
         }
     }
 
+    /// From waiting to refused.
+    fn refuse(mut self: Pin<&mut Self>, rejection: Rejection)
+    where
+        Q: Body + Send + 'static,
+    {
+        let refused = Self::Refused { rejection };
+        if let StateOwned::Waiting { request, .. } = self.as_mut().project_replace(refused) {
+            drain::forget(request);
+        }
+    }
+
     /// From starting to running.
     fn call(mut self: Pin<&mut Self>) {
         if let StateOwned::Starting { slot, mut service, request, .. } =
@@ -173,20 +185,23 @@ where
 
 /// The handler's answer, with feedback for who understands it; the slot goes with the body.
 fn pass<B: Body>(
-    layer: &GateLayer,
+    layer: &Arc<GateLayer>,
     asked: &Asked,
     slot: Option<Slot>,
-    busy: Span,
+    cost: Cost,
     mut response: Response<B>,
 ) -> Response<GateBody<B>> {
     // What a service behind us told us is not for our callers.
-    response.headers_mut().remove(wire::FEEDBACK);
+    for field in [wire::FEEDBACK, wire::LOAD, wire::LOAD_BIN] {
+        response.headers_mut().remove(field);
+    }
     let Some(slot) = slot else { return response.map(GateBody::passed) };
-    tell(layer, asked, None, &mut response);
+    tell(layer, asked, None, response.headers_mut());
+    let tail = asked.grpc.then(|| Trailer::for_whom(layer, asked)).flatten();
     // A handler may know better what an answer has cost, also in units of its own.
-    let cost = response.extensions().get::<Cost>().copied().unwrap_or(Cost::from(busy));
+    let cost = response.extensions().get::<Cost>().copied().unwrap_or(cost);
     let held = Held { slot, cost, outcome: outcome_of(response.status()) };
-    response.map(|body| GateBody::served(body, held, &layer.streams))
+    response.map(|body| GateBody::served(body, held, &layer.streams, tail))
 }
 
 /// A server error says that the service failed; everything else is an answer.
@@ -201,7 +216,7 @@ fn refuse<B: Body>(
     rejection: &Rejection,
 ) -> Response<GateBody<B>> {
     let mut response = Response::new(());
-    let cursor = tell(layer, asked, Some(rejection), &mut response);
+    let cursor = tell(layer, asked, Some(rejection), response.headers_mut());
     let refusal = Refusal {
         rejection,
         rank: asked.trusted.then_some((asked.context.rank, cursor)),
@@ -214,19 +229,45 @@ fn refuse<B: Body>(
     response.map(|()| GateBody::refusal(text))
 }
 
-/// Writes feedback to whoever sent a context and is trusted, and returns the cursor in it.
-fn tell<B>(
+/// Writes feedback to whoever sent a context and is trusted, and returns the cursor in it; to others
+/// that may know, how busy we are.
+fn tell(
     layer: &GateLayer,
     asked: &Asked,
     rejection: Option<&Rejection>,
-    response: &mut Response<B>,
+    headers: &mut HeaderMap,
 ) -> Option<tidegate_core::Cursor> {
     if !asked.listens {
+        if layer.report_load.unwrap_or(asked.trusted) {
+            let (application, cpu) = layer.gate.read(|gate| (gate.busy(), gate.utilization()));
+            wire::LoadReport { application, cpu }.write(headers, asked.grpc);
+        }
         return None;
     }
     let feedback = layer.gate.feedback(asked.context.caller, asked.context.workflow);
     if let Some(field) = wire::write_feedback(&feedback, rejection) {
-        response.headers_mut().insert(wire::FEEDBACK, field);
+        headers.insert(wire::FEEDBACK, field);
     }
     feedback.last
+}
+
+/// Tells the state of the gate once more when the work is done: of a stream, headers left long ago.
+#[derive(Debug)]
+struct Trailer {
+    layer: Arc<GateLayer>,
+    asked: Asked,
+}
+
+impl Trailer {
+    /// None if there is nobody to tell.
+    fn for_whom(layer: &Arc<GateLayer>, asked: &Asked) -> Option<Box<dyn Tail>> {
+        let listens = asked.listens || layer.report_load.unwrap_or(asked.trusted);
+        listens.then(|| Box::new(Self { layer: Arc::clone(layer), asked: *asked }) as Box<dyn Tail>)
+    }
+}
+
+impl Tail for Trailer {
+    fn pass(&mut self, trailers: &mut HeaderMap) {
+        tell(&self.layer, &self.asked, None, trailers);
+    }
 }

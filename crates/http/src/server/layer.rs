@@ -7,12 +7,17 @@ use std::sync::Arc;
 use http::HeaderName;
 use tidegate_core::Span;
 use tidegate_core::entry::{Entry, EntryConfig};
+use tidegate_core::gate::GateConfig;
+use tidegate_core::slots::{AdaptiveConfig, SlotsConfig};
 use tidegate_driver::{SharedGate, random_seed};
 use tower_layer::Layer;
 
-use super::arrival::{Counts, Head, Identity, Trust};
+use super::arrival::{Counts, Head, Trust};
+use super::machine::Sampler;
+use super::meter::Meter;
 use super::service::GateService;
 use super::streams::Streams;
+use crate::identity::EXEMPT;
 use crate::wire::Names;
 
 /// Puts a gate before a service. Services made by one layer share the gate.
@@ -25,35 +30,46 @@ pub struct GateLayer {
     pub(super) trust: Trust,
     pub(super) entry: Entry,
     pub(super) action: Option<Arc<ActionOf>>,
-    pub(super) identity: Identity,
+    pub(super) user_header: Option<HeaderName>,
     pub(super) exempt: Vec<Cow<'static, str>>,
     pub(super) names: Names,
     pub(super) streams: Arc<Streams>,
     pub(super) counts: Arc<Counts>,
+    /// None: to those that are trusted.
+    pub(super) report_load: Option<bool>,
+    pub(super) meter: Arc<Meter>,
+    pub(super) sampler: Arc<Sampler>,
 }
 
 /// Names the action that a request asks for.
 pub(super) type ActionOf = dyn Fn(&Head<'_>) -> String + Send + Sync;
 
-/// Paths that are served whatever the load: whoever asks for health must not be told "overloaded",
-/// or instances would be taken out when they are needed most.
-const EXEMPT: [&str; 5] = ["/healthz", "/livez", "/readyz", "/health", "/grpc.health.v1.Health/"];
-
 impl GateLayer {
     /// A layer that asks `gate`.
     pub fn new(gate: SharedGate) -> Self {
-        Self {
+        let layer = Self {
             gate,
             patience: None,
             trust: Trust::Edge,
             entry: Entry::new(&EntryConfig::default(), random_secret()),
             action: None,
-            identity: Identity::default(),
+            user_header: None,
             exempt: EXEMPT.map(Cow::Borrowed).to_vec(),
             names: Names::process(),
             streams: Arc::default(),
             counts: Arc::default(),
-        }
+            report_load: None,
+            meter: Meter::process(),
+            sampler: Arc::default(),
+        };
+        layer.tell_names();
+        layer
+    }
+
+    /// Tells the gate the numbers of the workflows that its limits name. The layer does so when it is
+    /// made; due again after a change of the gate's configuration.
+    pub fn tell_names(&self) {
+        self.gate.input(|gate, _| gate.name_workflows(|name| self.names.number(name)));
     }
 
     /// Gives every request a deadline at most so long after its arrival. Without, the gate's policy
@@ -91,7 +107,7 @@ impl GateLayer {
     /// freely may try names until one has a good rank.
     #[must_use]
     pub fn user_header(mut self, name: HeaderName) -> Self {
-        self.identity.header = Some(name);
+        self.user_header = Some(name);
         self
     }
 
@@ -124,6 +140,29 @@ impl GateLayer {
     #[must_use]
     pub fn names(mut self, names: Names) -> Self {
         self.names = names;
+        self.tell_names();
+        self
+    }
+
+    /// Whether answers say how busy this service is, in the words of ORCA, for balancers that never
+    /// heard of us. Default: those to trusted peers do; strangers are not told.
+    #[must_use]
+    pub fn report_load(mut self, report: bool) -> Self {
+        self.report_load = Some(report);
+        self
+    }
+
+    /// What turns time in handlers into CPU time. Default: that of the process.
+    #[must_use]
+    pub fn meter(mut self, meter: Arc<Meter>) -> Self {
+        self.meter = meter;
+        self
+    }
+
+    /// Tells `hear` once of each signal of the machine that is off, and why. Default: stderr.
+    #[must_use]
+    pub fn on_warning(mut self, hear: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        self.sampler = Arc::new(Sampler { warn: Some(Arc::new(hear)), ..Sampler::default() });
         self
     }
 
@@ -140,6 +179,16 @@ impl GateLayer {
     /// How many contexts could not be read, and were ignored.
     pub fn malformed(&self) -> u64 {
         self.counts.malformed()
+    }
+}
+
+impl Default for GateLayer {
+    /// A layer with a gate of its own that needs no configuration: policy tide, the objective learned,
+    /// the number of slots found by trial.
+    fn default() -> Self {
+        let slots = SlotsConfig::Adaptive(AdaptiveConfig::default());
+        let config = GateConfig { slots, ..GateConfig::default() };
+        Self::new(SharedGate::build(&config).expect("defaults are valid"))
     }
 }
 

@@ -9,8 +9,11 @@
 //! with other ways, measured.
 
 mod arrival;
+mod drain;
 mod future;
 mod layer;
+mod machine;
+mod meter;
 mod pressure;
 mod service;
 pub(crate) mod streams;
@@ -19,5 +22,6 @@ mod turn;
 pub use arrival::{Head, Peer, Trust};
 pub use future::ResponseFuture;
 pub use layer::GateLayer;
+pub use meter::{CpuClocks, Meter, Metered, SystemClocks};
 pub use pressure::Pressure;
 pub use service::GateService;

@@ -1,5 +1,6 @@
 //! [`Pressure`]: what a handler can know of the load.
 
+use http::Extensions;
 use tidegate_core::Rank;
 
 /// How the gate let a request in; in the extensions of every request that was not exempt.
@@ -7,16 +8,38 @@ use tidegate_core::Rank;
 /// ```
 /// # use tidegate_http::server::Pressure;
 /// # fn handler(request: http::Request<()>) -> &'static str {
-/// match request.extensions().get::<Pressure>() {
-///     Some(Pressure { degraded: true, .. }) => "the ten most popular",
-///     _ => "exactly what you like",
+/// if Pressure::of(request.extensions()).degraded {
+///     "the ten most popular"
+/// } else {
+///     "exactly what you like"
 /// }
 /// # }
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+///
+/// With the feature `axum` it is an extractor: `async fn handler(pressure: Pressure)`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
     /// Whether a cheaper answer is asked for.
     pub degraded: bool,
     /// How important the request is.
     pub rank: Rank,
+}
+
+impl Pressure {
+    /// That of a request; none in particular if the gate was not asked.
+    pub fn of(extensions: &Extensions) -> Self {
+        extensions.get().copied().unwrap_or_default()
+    }
+}
+
+#[cfg(feature = "axum")]
+impl<S: Sync> axum_core::extract::FromRequestParts<S> for Pressure {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(
+        parts: &mut http::request::Parts,
+        _state: &S,
+    ) -> Result<Self, Self::Rejection> {
+        Ok(Self::of(&parts.extensions))
+    }
 }

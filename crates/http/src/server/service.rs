@@ -7,6 +7,7 @@ use http::{Request, Response};
 use tower_service::Service;
 
 use super::arrival::Head;
+use super::drain;
 use super::future::ResponseFuture;
 use super::layer::GateLayer;
 use crate::body::GateBody;
@@ -23,6 +24,7 @@ pub struct GateService<S> {
 impl<S, Q, B> Service<Request<Q>> for GateService<S>
 where
     S: Service<Request<Q>, Response = Response<B>> + Clone,
+    Q: http_body::Body + Send + 'static,
     B: http_body::Body,
 {
     type Response = Response<GateBody<B>>;
@@ -36,6 +38,7 @@ where
     /// The request arrives here and now, not when its future is first polled.
     fn call(&mut self, mut request: Request<Q>) -> Self::Future {
         let layer = Arc::clone(&self.layer);
+        layer.sampler.start(&layer.gate);
         let now = layer.gate.now();
         let asked = layer.ask(now, &Head::of(&request));
         if !asked.trusted {
@@ -49,7 +52,15 @@ where
             Ok(ticket) => {
                 ResponseFuture::admitted(layer, asked, ticket, self.inner.clone(), request)
             }
-            Err(rejection) => ResponseFuture::refused(layer, asked, rejection),
+            Err(rejection) => {
+                drain::forget(request);
+                ResponseFuture::refused(layer, asked, rejection)
+            }
         }
     }
+}
+
+#[cfg(feature = "tonic")]
+impl<S: tonic::server::NamedService> tonic::server::NamedService for GateService<S> {
+    const NAME: &'static str = S::NAME;
 }

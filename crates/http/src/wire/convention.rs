@@ -4,6 +4,8 @@
 use http::{HeaderMap, HeaderName, StatusCode, header};
 use tidegate_core::{Advice, Reason, Rejection, Span};
 
+use super::retry_info;
+
 pub(crate) const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 pub(crate) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 pub(crate) const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
@@ -48,8 +50,8 @@ pub fn is_grpc(headers: &HeaderMap) -> bool {
 /// The refusal that a response is, in words of whoever wrote it; none if it is an answer.
 ///
 /// 503 and `UNAVAILABLE` are the callee's overload, 429 and `RESOURCE_EXHAUSTED` a quota of the
-/// caller, 504 a passed deadline, which no retry helps. `Retry-After` and pushback say when to come
-/// back. A negative pushback says never; so do `x-envoy-overloaded` and `x-envoy-ratelimited`
+/// caller, 504 a passed deadline, which no retry helps. Pushback, `Retry-After` or `RetryInfo` say when
+/// to come back. A negative pushback says never; so do `x-envoy-overloaded` and `x-envoy-ratelimited`
 /// without a `Retry-After`.
 pub fn refusal_of(status: StatusCode, headers: &HeaderMap) -> Option<Rejection> {
     let reason = match (status, number(headers, &GRPC_STATUS)) {
@@ -61,14 +63,16 @@ pub fn refusal_of(status: StatusCode, headers: &HeaderMap) -> Option<Rejection> 
         _ => return None,
     };
     let told_not_to = [ENVOY_OVERLOADED, ENVOY_RATELIMITED].iter().any(|n| headers.contains_key(n));
-    let advice = match (headers.get(&GRPC_PUSHBACK), number(headers, &header::RETRY_AFTER)) {
+    let details = || retry_info::delay_in(headers.get(&retry_info::DETAILS)?.as_bytes());
+    let after = number(headers, &header::RETRY_AFTER).map(Span::from_secs).or_else(details);
+    let advice = match (headers.get(&GRPC_PUSHBACK), after) {
         _ if reason == Reason::Expired => Advice::Never,
         // Whatever is no number means never, as a negative one does (gRFC A6).
         (Some(_), _) => match number(headers, &GRPC_PUSHBACK) {
             Some(millis) => Advice::Later(Span::from_millis(millis)),
             None => Advice::Never,
         },
-        (None, Some(seconds)) => Advice::Later(Span::from_secs(seconds)),
+        (None, Some(after)) => Advice::Later(after),
         (None, None) if told_not_to => Advice::Never,
         (None, None) => Advice::Later(Span::ZERO),
     };
@@ -180,6 +184,9 @@ mod tests {
         assert_eq!(advice(200, &grpc), Some((Reason::Delay, later(40))));
         let grpc = [("grpc-status", "8"), ("grpc-retry-pushback-ms", "-1")];
         assert_eq!(advice(200, &grpc), Some((Reason::Quota, Advice::Never)));
+        let info = "CA4SBGJ1c3kaNgoodHlwZS5nb29nbGVhcGlzLmNvbS9nb29nbGUucnBjLlJldHJ5SW5mbxIKCggIARCAyrXuAQ";
+        let details = [("grpc-status", "14"), ("grpc-status-details-bin", info)];
+        assert_eq!(advice(200, &details), Some((Reason::Delay, later(1_500))));
         assert_eq!(advice(200, &[("grpc-status", "0")]), None);
     }
 

@@ -10,6 +10,8 @@ mod context;
 mod convention;
 mod feedback;
 mod names;
+mod orca;
+mod protobuf;
 mod refusal;
 mod retry_info;
 mod sf;
@@ -22,6 +24,7 @@ pub(crate) use convention::GRPC_TIMEOUT;
 pub use convention::{attempt_of, grpc_timeout_text, is_grpc, refusal_of, timeout_of};
 pub use feedback::{Message, read_feedback, write_feedback};
 pub use names::Names;
+pub use orca::{LOAD, LOAD_BIN, LoadReport, load_of};
 pub use refusal::{Refusal, status_of};
 pub use sf::Malformed;
 

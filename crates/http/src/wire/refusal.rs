@@ -39,10 +39,15 @@ impl Refusal<'_> {
     pub fn response(&self) -> (StatusCode, HeaderMap, Bytes) {
         let mut headers = HeaderMap::with_capacity(8);
         let reason = self.rejection.reason;
-        if status_of(reason) == StatusCode::TOO_MANY_REQUESTS {
+        let quota = status_of(reason) == StatusCode::TOO_MANY_REQUESTS;
+        let elsewhere = self.rejection.advice == Advice::Elsewhere;
+        if quota || !elsewhere {
+            // What keeps Envoy from retrying, unless its policy is `envoy-ratelimited`; so it is absent
+            // where a retry would help.
             headers.insert(ENVOY_RATELIMITED, HeaderValue::from_static("true"));
-        } else if self.rejection.advice != Advice::Elsewhere {
-            // Its presence keeps Envoy from retrying, so it is absent where that would help.
+        }
+        if !quota && !elsewhere {
+            // This alone does not: Envoy 1.40 retries all the same.
             headers.insert(ENVOY_OVERLOADED, HeaderValue::from_static("true"));
         }
         if self.grpc {
@@ -173,7 +178,8 @@ pub fn status_of(reason: Reason) -> StatusCode {
         | Reason::Throttle
         | Reason::Chance
         | Reason::Budget
-        | Reason::Draining => StatusCode::SERVICE_UNAVAILABLE,
+        | Reason::Draining
+        | Reason::Broken => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
 
@@ -245,10 +251,12 @@ mod tests {
         let (_, headers, body) = of(&elsewhere).response();
         assert!(!std::str::from_utf8(&body).unwrap().contains("rank"));
         assert_eq!(text(&headers, "x-envoy-overloaded"), None);
+        assert_eq!(text(&headers, "x-envoy-ratelimited"), None);
         let never = rejection(Reason::Full, Advice::Never);
         let (_, headers, _) = of(&never).response();
         assert_eq!(text(&headers, "retry-after"), None);
         assert_eq!(text(&headers, "x-envoy-overloaded"), Some("true"));
+        assert_eq!(text(&headers, "x-envoy-ratelimited"), Some("true"));
     }
 
     #[test]

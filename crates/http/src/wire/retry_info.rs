@@ -1,7 +1,5 @@
-//! `google.rpc.RetryInfo` in `grpc-status-details-bin`: when to retry, for gRPC clients that read
-//! details and not pushback, such as those of OpenTelemetry.
-//!
-//! The message is small and fixed, so it is written by hand:
+//! `google.rpc.RetryInfo` in `grpc-status-details-bin`: when to retry, for gRPC clients and servers that
+//! speak in details and not in pushback, such as those of OpenTelemetry.
 //!
 //! ```text
 //! Status    { code = 1: int32, message = 2: string, details = 3: Any }
@@ -12,10 +10,14 @@
 use http::{HeaderName, HeaderValue};
 use tidegate_core::Span;
 
+use super::protobuf::{Fields, Value, base64, bytes, from_base64, number};
+
 pub(super) const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 
 const TYPE: &str = "type.googleapis.com/google.rpc.RetryInfo";
 const SECOND: u64 = 1_000_000_000;
+/// Longest details that are looked through, in bytes of base64.
+const LARGEST: usize = 8 * 1024;
 
 /// The details of a refusal with this code and message, to be retried after `delay`.
 pub(super) fn details(code: u8, message: &str, delay: Span) -> HeaderValue {
@@ -26,68 +28,31 @@ pub(super) fn details(code: u8, message: &str, delay: Span) -> HeaderValue {
     HeaderValue::try_from(base64(&status)).expect("base64 is printable ASCII")
 }
 
-/// A field with a number; zero is not written.
-fn number(field: u8, value: u64) -> Vec<u8> {
-    if value == 0 {
-        return Vec::new();
-    }
-    let mut out = vec![field << 3];
-    varint(&mut out, value);
-    out
-}
-
-/// A field with bytes, a string or a message.
-fn bytes(field: u8, value: &[u8]) -> Vec<u8> {
-    let mut out = vec![field << 3 | 2];
-    varint(&mut out, value.len() as u64);
-    out.extend_from_slice(value);
-    out
-}
-
-/// Seven bits a byte, the lowest first; the top bit says that more follow.
-fn varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-}
-
-/// Base64 without padding, as gRPC writes binary headers.
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let mut word = [0; 4];
-        word[1..=chunk.len()].copy_from_slice(chunk);
-        let word = u32::from_be_bytes(word);
-        for digit in 0..=chunk.len() {
-            let digit = word >> (18 - 6 * digit) & 0x3f;
-            text.push(char::from(DIGITS[digit as usize]));
-        }
-    }
-    text
+/// When to retry by such details; none if they do not say.
+pub(super) fn delay_in(details: &[u8]) -> Option<Span> {
+    let status = (details.len() <= LARGEST).then(|| from_base64(details))??;
+    let message = |value| match value {
+        Value::Bytes(bytes) => Some(Fields(bytes)),
+        Value::Number(_) | Value::Double(_) => None,
+    };
+    let is_retry_info = |any: &Fields<'_>| matches!(any.last(1), Some(Value::Bytes(kind)) if kind.ends_with(b"/google.rpc.RetryInfo"));
+    let mut all = Fields(&status).filter(|(field, _)| *field == 3);
+    let any = all.find_map(|(_, value)| message(value).filter(is_retry_info))?;
+    let duration = message(message(any.last(2)?)?.last(1)?)?;
+    let part = |field| match duration.last(field) {
+        Some(Value::Number(value)) => value,
+        _ => 0,
+    };
+    // A negative duration is written as a huge number: nothing to wait for.
+    let seconds = Some(part(1)).filter(|seconds| *seconds <= i64::MAX as u64)?;
+    Some(Span::from_secs(seconds) + Span::from_nanos(part(2).min(SECOND - 1)))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use proptest::prelude::*;
 
-    /// RFC 4648 §10, without padding.
-    #[test]
-    fn base64_is_that_of_the_rfc() {
-        for (plain, text) in [
-            ("", ""),
-            ("f", "Zg"),
-            ("fo", "Zm8"),
-            ("foo", "Zm9v"),
-            ("foob", "Zm9vYg"),
-            ("fooba", "Zm9vYmE"),
-            ("foobar", "Zm9vYmFy"),
-        ] {
-            assert_eq!(base64(plain.as_bytes()), text);
-        }
-    }
+    use super::*;
 
     /// Encoded by hand: `UNAVAILABLE`, "busy", 1.5 s.
     #[test]
@@ -97,5 +62,29 @@ mod tests {
             bxIKCggIARCAyrXuAQ";
         assert_eq!(details(14, "busy", delay), expected);
         assert!(details(14, "busy", Span::ZERO).len() < expected.len());
+        assert_eq!(delay_in(expected.as_bytes()), Some(delay));
+    }
+
+    #[test]
+    fn details_of_another_kind_say_nothing() {
+        let any = [bytes(1, b"type.googleapis.com/google.rpc.ErrorInfo"), bytes(2, b"x")].concat();
+        let other = base64(&[number(1, 14), bytes(3, &any)].concat());
+        assert_eq!(delay_in(other.as_bytes()), None);
+        for bad in [&b""[..], b"!!", b"CA4", &[b'A'; LARGEST + 1]] {
+            assert_eq!(delay_in(bad), None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn delays_read_back(nanos in any::<u64>(), message in ".{0,40}") {
+            let delay = Span::from_nanos(nanos);
+            prop_assert_eq!(delay_in(details(14, &message, delay).as_bytes()), Some(delay));
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = (delay_in(&bytes), delay_in(base64(&bytes).as_bytes()));
+        }
     }
 }

@@ -5,45 +5,88 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// An upstream: `http://host:port`, or `h2c://host:port` for one that speaks HTTP/2 without TLS, as
-/// gRPC does.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// An upstream: `http://host:port`, `h2c://host:port` for one that speaks HTTP/2 as gRPC does, and
+/// the same with TLS as `https://host:port` and `h2://host:port`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Address {
-    /// Which version it is spoken to in.
-    pub version: Version,
+    /// How it is spoken to.
+    pub scheme: Scheme,
     /// A name or an IP address, the latter without brackets.
     pub host: String,
-    /// 80 if the URL names none.
+    /// 80, or 443 with TLS, if the URL names none.
     pub port: u16,
 }
 
-/// The protocol of an upstream.
+/// How an upstream is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scheme {
+    /// HTTP/1.1.
+    Http,
+    /// HTTP/1.1 over TLS.
+    Https,
+    /// HTTP/2 with prior knowledge.
+    H2c,
+    /// HTTP/2 over TLS.
+    H2,
+}
+
+impl Scheme {
+    const ALL: [(Self, &'static str); 4] =
+        [(Self::Http, "http"), (Self::Https, "https"), (Self::H2c, "h2c"), (Self::H2, "h2")];
+
+    /// The version of HTTP.
+    pub const fn version(self) -> Version {
+        match self {
+            Self::Http | Self::Https => Version::One,
+            Self::H2c | Self::H2 => Version::Two,
+        }
+    }
+
+    /// Whether over TLS.
+    pub const fn is_secure(self) -> bool {
+        matches!(self, Self::Https | Self::H2)
+    }
+
+    const fn default_port(self) -> u16 {
+        if self.is_secure() { 443 } else { 80 }
+    }
+
+    fn name(self) -> &'static str {
+        Self::ALL.into_iter().find(|(known, _)| *known == self).map_or("", |(_, name)| name)
+    }
+}
+
+/// The version of HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// HTTP/1.1: one request at a time on a connection.
     One,
-    /// HTTP/2 with prior knowledge: all on one connection per thread.
+    /// HTTP/2: all on one connection per thread.
     Two,
 }
 
 impl Address {
-    const DEFAULT_PORT: u16 = 80;
+    /// Host and port, as in a Host field.
+    pub(crate) fn authority(&self) -> String {
+        let Self { host, port, .. } = self;
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
 }
 
 impl FromStr for Address {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wanted =
-            |why: &str| format!("{why}: an upstream is http://host:port or h2c://host:port");
-        let uri: http::Uri = text.parse().map_err(|_| wanted("not a URL"))?;
-        let version = match uri.scheme_str() {
-            Some("http") => Version::One,
-            Some("h2c") => Version::Two,
-            Some("https") => return Err(wanted("TLS to upstreams is not there yet")),
-            _ => return Err(wanted("not a URL of HTTP")),
+        let wanted = |why: &str| {
+            format!(
+                "{why}: an upstream is http://host:port or h2c://host:port, with TLS https or h2"
+            )
         };
+        let uri: http::Uri = text.parse().map_err(|_| wanted("not a URL"))?;
+        let named = uri.scheme_str().unwrap_or_default();
+        let known = Scheme::ALL.into_iter().find(|(_, name)| *name == named);
+        let (scheme, _) = known.ok_or_else(|| wanted("not a URL of HTTP"))?;
         if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
             return Err(wanted("paths are passed on as they are, not changed"));
         }
@@ -55,8 +98,8 @@ impl FromStr for Address {
         if host.is_empty() {
             return Err(wanted("no host"));
         }
-        let port = authority.port_u16().unwrap_or(Self::DEFAULT_PORT);
-        Ok(Self { version, host: host.to_owned(), port })
+        let port = authority.port_u16().unwrap_or(scheme.default_port());
+        Ok(Self { scheme, host: host.to_owned(), port })
     }
 }
 
@@ -75,16 +118,7 @@ impl From<Address> for String {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { version, host, port } = self;
-        let scheme = match version {
-            Version::One => "http",
-            Version::Two => "h2c",
-        };
-        if host.contains(':') {
-            write!(f, "{scheme}://[{host}]:{port}")
-        } else {
-            write!(f, "{scheme}://{host}:{port}")
-        }
+        write!(f, "{}://{}", self.scheme.name(), self.authority())
     }
 }
 
@@ -95,15 +129,16 @@ mod tests {
     #[test]
     fn addresses_are_hosts_and_ports() {
         let address = |text: &str| text.parse::<Address>();
-        let known = |version, port| Ok(Address { version, host: "a".into(), port });
-        assert_eq!(address("http://a:81"), known(Version::One, 81));
-        assert_eq!(address("http://a/"), known(Version::One, 80));
-        assert_eq!(address("h2c://a:81"), known(Version::Two, 81));
+        let known = |scheme, port| Ok(Address { scheme, host: "a".into(), port });
+        assert_eq!(address("http://a:81"), known(Scheme::Http, 81));
+        assert_eq!(address("http://a/"), known(Scheme::Http, 80));
+        assert_eq!(address("h2c://a:81"), known(Scheme::H2c, 81));
+        assert_eq!(address("https://a"), known(Scheme::Https, 443));
         assert_eq!(address("http://[::1]:9").map(|a| a.host), Ok("::1".to_owned()));
-        for text in ["http://[::1]:9", "http://10.0.0.1:80", "h2c://a:81"] {
+        for text in ["http://[::1]:9", "http://10.0.0.1:80", "h2c://a:81", "h2://a:1"] {
             assert_eq!(address(text).map(String::from), Ok(text.to_owned()));
         }
-        for text in ["", "a:81", "https://a", "http://a/b", "http://a?b", "http://u@a", "http://"] {
+        for text in ["", "a:81", "ftp://a", "http://a/b", "http://a?b", "http://u@a", "http://"] {
             assert!(address(text).is_err(), "{text}");
         }
     }

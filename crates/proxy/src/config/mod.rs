@@ -1,9 +1,12 @@
 //! The configuration file: `[proxy]` is the sidecar's own, `[gate]` and `[caller]` are the core's.
 
 mod address;
+mod connections;
 mod percent;
 mod proxy;
 mod rule;
+mod schema;
+mod upstreams;
 
 use serde::{Deserialize, Serialize};
 use tidegate_core::Span;
@@ -11,13 +14,17 @@ use tidegate_core::admission::AdmissionConfig;
 use tidegate_core::caller::CallerConfig;
 use tidegate_core::config::{self, ConfigError, Problems};
 use tidegate_core::gate::GateConfig;
+use tidegate_core::limit::LimitConfig;
 use tidegate_core::schedule::ScheduleConfig;
+use tidegate_core::signal::SignalsConfig;
 use tidegate_core::slots::{AdaptiveConfig, SlotsConfig};
 
-pub use address::{Address, Version};
+pub use address::{Address, Scheme, Version};
+pub use connections::{ConnectionsConfig, TlsConfig};
 pub use percent::Percent;
 pub use proxy::{ProxyConfig, Trust};
-pub use rule::Rule;
+pub use rule::{Network, Rule};
+pub use upstreams::{HealthConfig, Spill};
 
 /// A whole file. What it leaves out has its default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,7 +35,8 @@ pub struct File {
     /// Who may enter, who is next, how many at once.
     #[serde(with = "GateBlock")]
     pub gate: GateConfig,
-    /// For programs that call through the library; the sidecar itself does not use it.
+    /// What may leave towards upstreams that run a gate of their own; retries are for programs that
+    /// call through the library, as a sidecar sends nothing twice.
     pub caller: CallerConfig,
 }
 
@@ -91,12 +99,15 @@ pub fn gate_defaults() -> GateConfig {
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "GateConfig", default = "gate_defaults", deny_unknown_fields)]
 struct GateBlock {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    limits: Vec<LimitConfig>,
     admission: AdmissionConfig,
     schedule: ScheduleConfig,
     slots: SlotsConfig,
     queue_limit: usize,
     degrade_delay: Span,
     retry_share: f64,
+    signals: SignalsConfig,
 }
 
 #[cfg(test)]

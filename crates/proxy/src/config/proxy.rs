@@ -5,10 +5,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use tidegate_core::Span;
 use tidegate_core::config::Problems;
-use tidegate_core::{Rank, Span};
+use tidegate_http::identity::EXEMPT;
 
-use super::{Address, Percent, Rule, Version};
+use super::{Address, ConnectionsConfig, HealthConfig, Percent, Rule, Spill, TlsConfig};
 use crate::log::Log;
 
 /// Parameters of the sidecar itself.
@@ -20,9 +21,12 @@ pub struct ProxyConfig {
     /// Where operators look. Default 127.0.0.1:9901: nothing here is for strangers. Not changed by a
     /// reload.
     pub admin: SocketAddr,
-    /// The services behind, as `http://host:port`, or `h2c://host:port` for HTTP/2 (gRPC); several are
-    /// replicas of one service, and speak the same. No default: a sidecar without one does not start.
+    /// The services behind, as `http://host:port`, or `h2c://host:port` for HTTP/2 (gRPC), or with TLS
+    /// `https://` and `h2://`; several are replicas of one service, and speak the same. No default: a sidecar without one does not start.
     pub upstreams: Vec<Address>,
+    /// Capacity of `upstreams` in cost: seconds of service per second, which is how many requests they
+    /// have at once. What exceeds it goes to the next `spill`. 0 is no limit. Default 0.
+    pub capacity: f64,
     /// Whose word about ranks, deadlines and callers is taken. Default edge.
     pub trust: Trust,
     /// Header that says who the user is, if something before us has verified it; who may choose it
@@ -30,6 +34,13 @@ pub struct ProxyConfig {
     /// credentials, session cookies or addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_header: Option<String>,
+    /// Header that names the workflow of a request that no rule gives one, such as its tenant; only if
+    /// something before us has verified it. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workflow_header: Option<String>,
+    /// Whether everything that passes is work that can wait: its rank is taken to sheddable-plus,
+    /// unless it is less important already. Default false.
+    pub batch: bool,
     /// File whose first 16 bytes are the secret that user ranks are derived from. All replicas of an
     /// entry need the same, or a user would be served by one and refused by the next. Default: none,
     /// and the process makes up its own. Not changed by a reload.
@@ -66,20 +77,31 @@ pub struct ProxyConfig {
     /// longer than the upstream keeps it risks a request on a connection just closed. Default 4 s,
     /// below the 5 s of Node.js, the shortest in common use.
     pub idle_timeout: Span,
-    /// Longest time a client may be silent between requests, or take to send the head of one. Default
-    /// 30 s (hyper's). Not changed by a reload.
+    /// Longest time a client may take to say hello and to send the head of a request. Default 30 s
+    /// (hyper's).
     pub header_timeout: Span,
+    /// Longest time a request's body may take, beyond a second for every thousand bytes; then the
+    /// client gets 408. Default 30 s, by judgement: as long as its head.
+    pub body_timeout: Span,
     /// Longest time for what is inside to finish when the process is asked to end. Default 25 s:
     /// Kubernetes kills after 30.
     pub drain_timeout: Span,
+    /// When an upstream counts as well.
+    pub health: HealthConfig,
+    /// What client connections may take.
+    pub connections: ConnectionsConfig,
+    /// TLS on either side. Default: none.
+    #[serde(skip_serializing_if = "TlsConfig::is_default")]
+    pub tls: TlsConfig,
     /// Business ranks of requests that come without a rank: the first rule that fits decides, and
     /// what fits none is refused first. Default: no rules, everything gets 24.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
+    /// Upstreams that take what those before have no room for, or what they cannot take because they
+    /// are not well. Default: none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub spill: Vec<Spill>,
 }
-
-/// Paths that are served whatever the load.
-const EXEMPT: [&str; 5] = ["/healthz", "/livez", "/readyz", "/health", "/grpc.health.v1.Health/"];
 
 impl Default for ProxyConfig {
     fn default() -> Self {
@@ -87,8 +109,11 @@ impl Default for ProxyConfig {
             listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 8080)),
             admin: SocketAddr::from((Ipv4Addr::LOCALHOST, 9901)),
             upstreams: Vec::new(),
+            capacity: 0.0,
             trust: Trust::Edge,
             user_header: None,
+            workflow_header: None,
+            batch: false,
             secret_file: None,
             exempt: EXEMPT.map(str::to_owned).to_vec(),
             enforce: Percent::ALL,
@@ -100,8 +125,13 @@ impl Default for ProxyConfig {
             stream_after: Span::from_secs(1),
             idle_timeout: Span::from_secs(4),
             header_timeout: Span::from_secs(30),
+            body_timeout: Span::from_secs(30),
             drain_timeout: Span::from_secs(25),
+            health: HealthConfig::default(),
+            connections: ConnectionsConfig::default(),
+            tls: TlsConfig::default(),
             rules: Vec::new(),
+            spill: Vec::new(),
         }
     }
 }
@@ -112,28 +142,37 @@ impl ProxyConfig {
     /// Most upstreams: each has an idle pool per thread.
     const MOST_UPSTREAMS: usize = 1024;
 
+    /// All upstreams, those that take the rest included.
+    pub fn addresses(&self) -> impl Iterator<Item = &Address> {
+        self.upstreams.iter().chain(self.spill.iter().flat_map(|spill| &spill.upstreams))
+    }
+
     /// Notes everything that is wrong with the parameters.
     pub fn validate(&self, problems: &mut Problems) {
         let threads = self.threads;
         problems.check("threads", threads, threads <= Self::MOST_THREADS, "0 to 1024");
         let upstreams = self.upstreams.len();
         problems.check("upstreams", upstreams, upstreams <= Self::MOST_UPSTREAMS, "at most 1024");
-        let versions = |version| self.upstreams.iter().filter(|at| at.version == version).count();
-        let mixed = versions(Version::One).min(versions(Version::Two));
+        let first = self.upstreams.first().map(|address| address.scheme);
+        let mixed = self.addresses().filter(|address| Some(address.scheme) != first).count();
         problems.check(
             "upstreams",
             mixed,
             mixed == 0,
-            "http or h2c for all, as replicas are alike",
+            "one of http, https, h2c, h2 for all, as replicas are alike",
         );
-        for rule in &self.rules {
-            let (business, path) = (rule.business, rule.path.as_deref().unwrap_or("/"));
-            problems.check("rules.business", business, business < Rank::BUSINESS, "0 to 63");
-            problems.check("rules.path", path, path.starts_with('/'), "a path begins with /");
-        }
-        if let Some(name) = &self.user_header {
+        problems.within("connections", |problems| self.connections.validate(problems));
+        problems.within("tls", |problems| self.tls.validate(problems));
+        problems.within("health", |problems| self.health.validate(problems));
+        problems.range("capacity", self.capacity, 0.0, 1e9);
+        self.rules.iter().for_each(|rule| rule.validate(problems));
+        self.spill.iter().for_each(|spill| spill.validate(problems));
+        for (field, name) in
+            [("user_header", &self.user_header), ("workflow_header", &self.workflow_header)]
+        {
+            let Some(name) = name else { continue };
             let fine = name.parse::<http::HeaderName>().is_ok();
-            problems.check("user_header", name, fine, "the name of a header");
+            problems.check(field, name, fine, "the name of a header");
         }
         for (field, span) in [
             ("connect_timeout", self.connect_timeout),
@@ -141,6 +180,7 @@ impl ProxyConfig {
             ("stream_after", self.stream_after),
             ("idle_timeout", self.idle_timeout),
             ("header_timeout", self.header_timeout),
+            ("body_timeout", self.body_timeout),
         ] {
             problems.check(field, span, span >= Span::from_millis(1), "at least 1ms");
         }

@@ -209,7 +209,8 @@ pub(crate) struct Upstream {
     pub(crate) address: SocketAddr,
     /// Connections accepted so far.
     pub(crate) connections: Arc<AtomicUsize>,
-    open: Arc<Mutex<Vec<TcpStream>>>,
+    /// Those that are open, by number.
+    open: Arc<Mutex<BTreeMap<usize, TcpStream>>>,
     listener: Option<Arc<TcpListener>>,
 }
 
@@ -225,7 +226,8 @@ impl Upstream {
     ) -> Self {
         let listener = Arc::new(TcpListener::bind(address).expect("a free port"));
         listener.set_nonblocking(false).unwrap();
-        let (connections, open) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
+        let (connections, open) =
+            (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(BTreeMap::new())));
         let upstream = Self {
             address: listener.local_addr().unwrap(),
             connections: Arc::clone(&connections),
@@ -245,14 +247,12 @@ impl Upstream {
                     continue;
                 };
                 stream.set_nonblocking(false).unwrap();
-                connections.fetch_add(1, Ordering::SeqCst);
-                open.lock().unwrap().push(stream.try_clone().unwrap());
-                let serve = Arc::clone(&serve);
+                let number = connections.fetch_add(1, Ordering::SeqCst);
+                open.lock().unwrap().insert(number, stream.try_clone().unwrap());
+                let (serve, open) = (Arc::clone(&serve), Arc::clone(&open));
                 thread::spawn(move || {
-                    // Closed at the end although `open` has it too.
-                    let end = stream.try_clone().unwrap();
                     serve(Client::of(stream));
-                    let _ = end.shutdown(std::net::Shutdown::Both);
+                    open.lock().unwrap().remove(&number);
                 });
             }
         });
@@ -281,7 +281,7 @@ impl Upstream {
     /// As a process that is killed: all its sockets are closed.
     pub(crate) fn kill(&mut self) {
         self.listener = None;
-        for stream in self.open.lock().unwrap().drain(..) {
+        for stream in self.open.lock().unwrap().values() {
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }
         // The accepting thread lets go of the listener within a millisecond or two.
@@ -330,20 +330,30 @@ impl Barrier {
 
 /// Lets a fixed number through at a time.
 #[derive(Clone)]
-pub(crate) struct Workers(Arc<(Mutex<usize>, Condvar)>);
+pub(crate) struct Workers(Arc<(Mutex<(usize, Duration)>, Condvar)>);
 
 impl Workers {
     pub(crate) fn new(count: usize) -> Self {
-        Self(Arc::new((Mutex::new(count), Condvar::new())))
+        Self(Arc::new((Mutex::new((count, Duration::ZERO)), Condvar::new())))
     }
 
     pub(crate) fn work(&self, time: Duration) {
         let (free, changed) = &*self.0;
-        let mut free_now = changed.wait_while(free.lock().unwrap(), |free| *free == 0).unwrap();
-        *free_now -= 1;
+        let mut free_now =
+            changed.wait_while(free.lock().unwrap(), |(free, _)| *free == 0).unwrap();
+        free_now.0 -= 1;
         drop(free_now);
+        let begun = Instant::now();
         thread::sleep(time);
-        *free.lock().unwrap() += 1;
+        let mut free_now = free.lock().unwrap();
+        free_now.0 += 1;
+        free_now.1 += begun.elapsed();
+        drop(free_now);
         changed.notify_one();
+    }
+
+    /// Time they have worked, all together. On a busy machine work takes longer than it should.
+    pub(crate) fn worked(&self) -> Duration {
+        self.0.0.lock().unwrap().1
     }
 }

@@ -48,6 +48,7 @@ fn make(lab: &Lab<'_>) -> Outcome {
         claims: claims(&by_load, &by_callers),
         charts: vec![chart(&by_load, &by_callers)],
         notes,
+        ..Outcome::default()
     }
 }
 

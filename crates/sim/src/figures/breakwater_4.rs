@@ -21,7 +21,7 @@ fn make(lab: &Lab<'_>) -> Outcome {
     for shape in SHAPES {
         let service = [format!("service.distribution={shape}")];
         let tuned = testbed::tuned(lab, 1000, &service);
-        let mut sets = lab.requests(150_000, 850_000);
+        let mut sets = lab.four_seconds(150_000);
         sets.extend([format!("policy={POLICIES:?}"), "callers=1000".to_owned()]);
         sets.extend(["load=[0.9,1.2,2.0]".to_owned()].into_iter().chain(service));
         sets.extend(tuned.sets);
@@ -30,7 +30,12 @@ fn make(lab: &Lab<'_>) -> Outcome {
         panels.push(panel(shape, &runs));
         notes.push(format!("{shape}: {}", tuned.note));
     }
-    Outcome { claims, charts: vec![Chart { title: FIGURE.title.to_owned(), panels }], notes }
+    Outcome {
+        claims,
+        charts: vec![Chart { title: FIGURE.title.to_owned(), panels }],
+        notes,
+        ..Outcome::default()
+    }
 }
 
 fn claims_of(shape: &str, runs: &Runs) -> Vec<Claim> {

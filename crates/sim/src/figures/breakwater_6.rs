@@ -22,14 +22,14 @@ fn make(lab: &Lab<'_>) -> Outcome {
         if lab.quick { &[10, 100, 1000, 10_000] } else { &[10, 30, 100, 300, 1000, 3000, 10_000] };
     for &callers in all {
         let tuned = testbed::tuned(lab, callers, &[]);
-        let mut sets = lab.requests(200_000, 1_000_000);
+        let mut sets = lab.four_seconds(200_000);
         sets.extend([format!("policy={POLICIES:?}"), format!("load={LOADS:?}")]);
         sets.push(format!("callers={callers}"));
         sets.extend(tuned.sets);
         runs = runs.and(lab.run(TESTBED, &sets));
         notes.push(tuned.note);
     }
-    Outcome { claims: claims(&runs), charts: vec![chart(&runs)], notes }
+    Outcome { claims: claims(&runs), charts: vec![chart(&runs)], notes, ..Outcome::default() }
 }
 
 fn claims(runs: &Runs) -> Vec<Claim> {

@@ -34,12 +34,13 @@ fn make(lab: &Lab<'_>) -> Outcome {
         format!("workload.steps=[{}]", steps(step_ms)),
     ];
     sets.extend(tuned.sets);
-    let runs = lab.run_series(SHIFT, &sets, Some(bucket_ms));
+    let runs = lab.run_series(SHIFT, &sets, Some(tidegate_core::Span::from_millis(bucket_ms)));
     let phases = Phases { step_ms: step_ms as f64, capacity: runs.0[0].capacity_rps };
     Outcome {
         claims: claims(&runs, &phases),
         charts: vec![chart(&runs, &phases)],
         notes: vec![tuned.note],
+        ..Outcome::default()
     }
 }
 

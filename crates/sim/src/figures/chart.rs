@@ -66,12 +66,19 @@ pub struct Line {
     pub name: String,
     /// From left to right.
     pub points: Vec<(f64, f64)>,
+    /// Whether points are not joined.
+    pub scatter: bool,
 }
 
 impl Line {
     /// A line through `points`.
     pub fn new(name: &str, points: Vec<(f64, f64)>) -> Self {
-        Self { name: name.to_owned(), points }
+        Self { name: name.to_owned(), points, scatter: false }
+    }
+
+    /// A cloud of points.
+    pub fn scatter(name: &str, points: Vec<(f64, f64)>) -> Self {
+        Self { name: name.to_owned(), points, scatter: true }
     }
 }
 
@@ -84,6 +91,8 @@ const TOP: f64 = 30.0;
 const BOTTOM: f64 = 44.0;
 const TITLE: f64 = 34.0;
 const LEGEND: f64 = 26.0;
+/// A further row of the legend.
+const ROW: f64 = 18.0;
 /// Lines with more points have no marks.
 const MARKED: usize = 40;
 
@@ -96,7 +105,8 @@ impl Chart {
     pub fn to_svg(&self) -> String {
         let names = self.names();
         let width = WIDTH * self.panels.len().max(1) as f64;
-        let height = TITLE + HEIGHT + LEGEND;
+        let legend = rows_of(&names, width);
+        let height = TITLE + HEIGHT + LEGEND + ROW * legend.len().saturating_sub(1) as f64;
         let mut out = String::new();
         let _ = writeln!(
             out,
@@ -104,11 +114,16 @@ impl Chart {
              width=\"{width}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\" \
              fill=\"#222\">\n<rect width=\"100%\" height=\"100%\" fill=\"#fdfdfb\"/>"
         );
-        text(&mut out, width / 2.0, 22.0, "middle\" font-size=\"15", &self.title);
+        // A letter is about half as wide as it is high.
+        let fits = width / (0.55 * self.title.chars().count().max(1) as f64);
+        let size = format!("middle\" font-size=\"{:.1}", fits.min(15.0));
+        text(&mut out, width / 2.0, 22.0, &size, &self.title);
         for (n, panel) in self.panels.iter().enumerate() {
             panel.draw(&mut out, WIDTH * n as f64, TITLE, &names);
         }
-        draw_legend(&mut out, &names, width, TITLE + HEIGHT + 8.0);
+        for (n, row) in legend.iter().enumerate() {
+            draw_legend(&mut out, &names, row, width, TITLE + HEIGHT + 8.0 + ROW * n as f64);
+        }
         out += "</svg>\n";
         out
     }
@@ -169,29 +184,57 @@ impl Panel {
         // The first line is the one the figure is about: on top of the others.
         for line in self.lines.iter().rev() {
             let colour = colour(names, &line.name);
-            draw_line(out, &line.points.iter().map(|point| at(*point)).collect::<Vec<_>>(), colour);
+            let points: Vec<(f64, f64)> = line.points.iter().map(|point| at(*point)).collect();
+            if !line.scatter {
+                draw_path(out, &points, colour);
+            }
+            if line.scatter || points.len() <= MARKED {
+                draw_marks(out, &points, colour);
+            }
         }
     }
 }
 
-fn draw_line(out: &mut String, points: &[(f64, f64)], colour: &str) {
+fn draw_path(out: &mut String, points: &[(f64, f64)], colour: &str) {
     let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
     let path = path.join(" ");
     let _ = writeln!(
         out,
         "<polyline points=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.8\"/>"
     );
-    for (x, y) in points.iter().filter(|_| points.len() <= MARKED) {
+}
+
+fn draw_marks(out: &mut String, points: &[(f64, f64)], colour: &str) {
+    for (x, y) in points {
         let _ = writeln!(out, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.6\" fill=\"{colour}\"/>");
     }
 }
 
-fn draw_legend(out: &mut String, names: &[&str], width: f64, top: f64) {
-    // About seven units per letter, and the sample of the line before it.
-    let widths: Vec<f64> =
-        names.iter().map(|name| 40.0 + 7.0 * name.chars().count() as f64).collect();
-    let mut left = (width - widths.iter().sum::<f64>()).max(0.0) / 2.0;
-    for (name, wide) in names.iter().zip(widths) {
+/// How wide a name is in the legend: about seven units per letter, and the sample of its line.
+fn wide(name: &str) -> f64 {
+    40.0 + 7.0 * name.chars().count() as f64
+}
+
+/// The rows of a legend that is at most so wide.
+fn rows_of<'a>(names: &[&'a str], width: f64) -> Vec<Vec<&'a str>> {
+    let (mut rows, mut used) = (vec![Vec::new()], 0.0);
+    for name in names {
+        let last = rows.len() - 1;
+        if used + wide(name) > width && !rows[last].is_empty() {
+            rows.push(vec![*name]);
+            used = wide(name);
+        } else {
+            rows[last].push(*name);
+            used += wide(name);
+        }
+    }
+    rows
+}
+
+fn draw_legend(out: &mut String, names: &[&str], row: &[&str], width: f64, top: f64) {
+    let total: f64 = row.iter().map(|name| wide(name)).sum();
+    let mut left = (width - total).max(0.0) / 2.0;
+    for name in row {
         let colour = colour(names, name);
         let _ = writeln!(
             out,
@@ -200,7 +243,7 @@ fn draw_legend(out: &mut String, names: &[&str], width: f64, top: f64) {
             left + 20.0
         );
         text(out, left + 25.0, top + 4.0, "start", name);
-        left += wide;
+        left += wide(name);
     }
 }
 
@@ -340,6 +383,25 @@ mod tests {
         for tick in [">10<", ">100<", ">10k<", ">0.4<"] {
             assert!(svg.contains(tick), "{tick} is missing from\n{svg}");
         }
+    }
+
+    #[test]
+    fn a_cloud_is_marks_without_a_line() {
+        let mut chart = chart();
+        chart.panels.truncate(1);
+        let points = (0..100).map(|n| (10.0 + f64::from(n), 0.5)).collect();
+        chart.panels[0].lines = vec![Line::scatter("cloud", points)];
+        let svg = chart.to_svg();
+        assert_eq!((svg.matches("<polyline").count(), svg.matches("<circle").count()), (0, 100));
+    }
+
+    #[test]
+    fn a_long_legend_has_several_rows() {
+        let names = ["a".repeat(30), "b".repeat(30), "c".repeat(5)];
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        assert_eq!(rows_of(&names, 1000.0).len(), 1);
+        let rows = rows_of(&names, 360.0);
+        assert_eq!(rows, [vec![names[0]], vec![names[1], names[2]]]);
     }
 
     #[test]

@@ -26,7 +26,7 @@ fn make(lab: &Lab<'_>) -> Outcome {
         sets.push("sweep.rate=[250,500,700,750,1500]".to_owned());
     }
     let runs = lab.run(PLAN, &sets);
-    Outcome { claims: claims(&runs), charts: vec![chart(&runs)], notes: Vec::new() }
+    Outcome { claims: claims(&runs), charts: vec![chart(&runs)], ..Outcome::default() }
 }
 
 fn success(run: &Report) -> f64 {

@@ -28,7 +28,7 @@ fn make(lab: &Lab<'_>) -> Outcome {
     let mut sets = vec![format!("policy={POLICIES:?}"), format!("load={loads}")];
     sets.extend(["warmup=60s".to_owned(), "duration=360s".to_owned()]);
     let runs = lab.run(PLAN, &sets);
-    Outcome { claims: claims(&runs), charts: vec![chart(&runs)], notes: Vec::new() }
+    Outcome { claims: claims(&runs), charts: vec![chart(&runs)], ..Outcome::default() }
 }
 
 /// How many calls the tasks of a run make.
@@ -42,12 +42,14 @@ fn of_best(run: &Report) -> f64 {
     run.goodput_rps / run.capacity_rps.min(run.offered_rps)
 }
 
-fn only(runs: &Runs, fits: impl Fn(&Report) -> bool) -> Runs {
-    Runs(runs.0.iter().filter(|run| fits(run)).cloned().collect())
+/// Refused ÷ arrived, at M.
+fn refused_at_m(run: &Report) -> f64 {
+    let m = run.services.iter().find(|service| service.name == "m");
+    m.map_or(f64::NAN, |service| service.drop_rate)
 }
 
 fn claims(runs: &Runs) -> Vec<Claim> {
-    let at = |policy, x| of_best(only(runs, |run| calls(run) == x).get(policy, &[("load", 2.0)]));
+    let at = |policy, x| of_best(runs.only(|run| calls(run) == x).get(policy, &[("load", 2.0)]));
     let (share, times) = (Unit::Percent, Unit::Times);
     let mut claims = Vec::new();
     for x in 1..=CALLS {
@@ -56,7 +58,18 @@ fn claims(runs: &Runs) -> Vec<Claim> {
         let what = format!("tide at 2×, calls per task: {x}, of the optimum");
         claims.push(Claim::at_least(&what, share, at("tide", x), 0.95));
     }
+    let once = runs.only(|run| calls(run) == 1);
+    let once = once.get("dagor", &[("load", 2.0)]);
     claims.extend([
+        // Without cursors at the callers everything is sent, and servers have to refuse it.
+        Claim::at_least(
+            "dagor at 2×, 1 call: rejected by callers, by the cursor they have",
+            share,
+            once.local_reject_rate,
+            0.25,
+        )
+        .paper("upstream sheds first"),
+        Claim::at_most("dagor at 2×, 1 call: refused by M itself", share, refused_at_m(once), 0.05),
         Claim::at_least("codel at 2×, 1 call, of the optimum", share, at("codel", 1), 0.9)
             .paper("about equal"),
         Claim::at_least(
@@ -85,12 +98,12 @@ fn claims(runs: &Runs) -> Vec<Claim> {
 
 fn chart(runs: &Runs) -> Chart {
     let by_calls = |policy: &&str| {
-        let here = only(runs, |run| super::lab::at(run, "load") == Some(2.0));
+        let here = runs.only(|run| super::lab::at(run, "load") == Some(2.0));
         let points = here.of(policy).map(|run| (calls(run) as f64, 100.0 * of_best(run))).collect();
         Line::new(policy, points)
     };
     let by_load = |policy: &&str| {
-        only(runs, |run| calls(run) == 2).line(policy, "load", |run| 100.0 * of_best(run))
+        runs.only(|run| calls(run) == 2).line(policy, "load", |run| 100.0 * of_best(run))
     };
     let panel = |title: &str, x: &str, lines| Panel {
         title: title.to_owned(),

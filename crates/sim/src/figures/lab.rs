@@ -4,12 +4,13 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use tidegate_core::Span;
 use toml::Value;
 
 use super::chart::Line;
 use crate::command::run_plan;
 use crate::plan::Plan;
-use crate::report::Report;
+use crate::report::{Report, mean_over_seeds};
 
 /// A plan that is part of the program, so that figures can be made anywhere.
 #[derive(Clone, Copy, Debug)]
@@ -54,13 +55,13 @@ impl<'a> Lab<'a> {
         self.run_series(source, sets, None)
     }
 
-    /// The same with a series in steps of so many milliseconds.
-    pub fn run_series(&self, source: Source, sets: &[String], step_ms: Option<u64>) -> Runs {
+    /// The same with a series in steps of this length.
+    pub fn run_series(&self, source: Source, sets: &[String], step: Option<Span>) -> Runs {
         let plan = Plan::parse(source.name, source.text, sets, Path::new(""));
         let mut plan = plan.unwrap_or_else(|error| panic!("plans/{}.toml: {error}", source.name));
         plan.seed = self.seed;
         for point in &mut plan.points {
-            point.scenario.series = step_ms.map(tidegate_core::Span::from_millis);
+            point.scenario.series = step;
         }
         Runs(run_plan(&plan, self.threads, self.progress))
     }
@@ -69,6 +70,15 @@ impl<'a> Lab<'a> {
     pub fn requests(&self, quick: u32, full: u32) -> Vec<String> {
         let count = if self.quick { quick } else { full };
         vec![format!("requests={count}"), format!("warmup_requests={count}")]
+    }
+
+    /// Runs as long as Breakwater's, two seconds to warm up and two that are measured (§5.1); quick,
+    /// sized in requests.
+    pub fn four_seconds(&self, quick: u32) -> Vec<String> {
+        if self.quick {
+            return self.requests(quick, quick);
+        }
+        vec!["warmup=2s".to_owned(), "duration=4s".to_owned()]
     }
 
     /// Tries every choice, and keeps the one with the most goodput over all runs of the plan.
@@ -188,11 +198,27 @@ impl Runs {
         Line::new(policy, points)
     }
 
+    /// Those that fit.
+    pub fn only(&self, fits: impl Fn(&Report) -> bool) -> Self {
+        Self(self.0.iter().filter(|run| fits(run)).cloned().collect())
+    }
+
+    /// The mean over the seeds of each point.
+    pub fn mean(&self) -> Self {
+        Self(mean_over_seeds(&self.0))
+    }
+
     /// Both together.
     pub fn and(mut self, more: Self) -> Self {
         self.0.extend(more.0);
         self
     }
+}
+
+/// A swept text.
+pub fn text<'a>(run: &'a Report, path: &str) -> &'a str {
+    let value = run.point.iter().find(|(name, _)| name == path);
+    value.and_then(|(_, value)| value.as_str()).unwrap_or_default()
 }
 
 /// A swept number.

@@ -11,18 +11,37 @@ pub(super) const TESTBED: Source = Source {
     text: include_str!("../../../../plans/breakwater-testbed.toml"),
 };
 
-/// Requests per second the testbed can serve.
-const CAPACITY: f64 = 850_000.0;
-
 /// As DAGOR is called in Breakwater's figures: its authors' own form of it.
 pub(super) const DAGOR: &str = "dagor-aimd";
 
-/// The best parameters of the policies that need them, for so many callers of a service with these
-/// values set.
+/// A service on which baselines are tuned.
+pub(super) struct Bed<'a> {
+    /// Its plan.
+    pub(super) source: Source,
+    /// Requests per second it can serve.
+    pub(super) capacity: f64,
+    /// How many callers it has.
+    pub(super) callers: u32,
+    /// What is set otherwise than in the plan.
+    pub(super) sets: &'a [String],
+    /// Whether a quick figure tries fewer values, at twice the capacity only.
+    pub(super) brief: bool,
+}
+
+/// The best parameters of the policies that need them, for so many callers of a service of 10 µs
+/// with these values set.
 pub(super) fn tuned(lab: &Lab<'_>, callers: u32, sets: &[String]) -> Tuned {
-    let mut common = lab.requests(100_000, 400_000);
+    tuned_for(lab, &Bed { source: TESTBED, capacity: 850_000.0, callers, sets, brief: false })
+}
+
+/// The same for any service.
+pub(super) fn tuned_for(lab: &Lab<'_>, bed: &Bed<'_>) -> Tuned {
+    let Bed { source, capacity, callers, sets, brief } = bed;
+    let brief = *brief && lab.quick;
+    let mut common = lab.requests(if brief { 50_000 } else { 100_000 }, 400_000);
     common.extend(sets.iter().cloned());
-    common.extend(["load=[1.2,2.0]".to_owned(), format!("callers={callers}")]);
+    let loads = if brief { "load=[2.0]" } else { "load=[1.2,2.0]" };
+    common.extend([loads.to_owned(), format!("callers={callers}")]);
     let with = |policy: &str, more: Vec<String>| {
         let mut sets = common.clone();
         sets.push(format!("policy={policy}"));
@@ -31,27 +50,50 @@ pub(super) fn tuned(lab: &Lab<'_>, callers: u32, sets: &[String]) -> Tuned {
     };
     let title = format!("dagor-aimd, {callers} callers");
     let threshold = "policies.dagor-aimd.gate.admission.detector.threshold";
-    let grid = Grid::new(&title).axis(threshold, &["40us", "60us", "80us"]);
-    let dagor = lab.tune(TESTBED, &with(DAGOR, Vec::new()), &grid);
-    let start = seda_start(callers);
+    let thresholds = ["0.2 slo", "0.4 slo", "0.3 slo"];
+    let thresholds = if brief { &thresholds[..2] } else { &thresholds[..] };
+    let grid = Grid::new(&title).axis(threshold, thresholds);
+    let dagor = lab.tune(*source, &with(DAGOR, Vec::new()), &grid);
+    let share = capacity / f64::from(*callers);
+    let start = seda_start(share);
     let throttle = |key| format!("policies.seda.caller.throttle.{key}");
-    // Breakwater's 40 is for 1,000 callers; it has to shrink as they grow in number.
-    let scale = |step: f64| format!("{:.1}", step * 1000.0 / f64::from(callers));
-    let steps = [scale(10.0), scale(40.0), scale(100.0)];
+    // Breakwater's 40 per second is for 1,000 callers of 850 per second each; it has to shrink as they
+    // grow in number.
+    let scale = |step: f64| format!("{:.1}", step * share / 850.0);
+    let steps = [scale(40.0), scale(10.0), scale(100.0)];
+    let steps: Vec<&str> = steps.iter().map(String::as_str).collect();
+    let steps = if brief { &steps[..1] } else { &steps[..] };
+    let downs: &[&str] = if lab.quick { &["1.005", "1.04"] } else { &["1.005", "1.04", "1.3"] };
     let grid = Grid::new(&format!("seda, {callers} callers"))
-        .axis(&throttle("adj_i"), &[&steps[0], &steps[1], &steps[2]])
-        .axis(&throttle("adj_d"), &["1.005", "1.04"]);
-    let seda = lab.tune(TESTBED, &with("seda", start.clone()), &grid);
+        .axis(&throttle("adj_i"), steps)
+        .axis(&throttle("adj_d"), downs);
+    let seda = lab.tune(*source, &with("seda", start.clone()), &grid);
     let sets = [dagor.sets, start, seda.sets].concat();
     Tuned { sets, note: format!("{}; {}", dagor.note, seda.note) }
 }
 
 /// SEDA's callers begin near their fair share. From the 2 to 4 requests per second of its code they
 /// all overshoot at once and take seconds to come back, which says nothing about its steady state.
-fn seda_start(callers: u32) -> Vec<String> {
-    let share = CAPACITY / f64::from(callers);
+fn seda_start(share: f64) -> Vec<String> {
     vec![
         format!("policies.seda.caller.throttle.start_low={:.1}", (0.4 * share).max(2.0)),
         format!("policies.seda.caller.throttle.start_high={:.1}", (0.9 * share).max(4.0)),
     ]
+}
+
+/// A policy `name` that is Breakwater with some parameters otherwise: of its gate, and of its
+/// callers' throttle.
+pub(super) fn variant(name: &str, gate: &[(&str, &str)], throttle: &[(&str, &str)]) -> Vec<String> {
+    let admission = [
+        ("policy", "breakwater"),
+        ("target", "0.4 slo"),
+        ("drop", "0.8 slo"),
+        ("period", "0.05 slo"),
+    ];
+    let set =
+        |place: &str, (key, value): &(&str, &str)| format!("policies.{name}.{place}.{key}={value}");
+    let gate = admission.iter().chain(gate).map(|pair| set("gate.admission", pair));
+    let credit = [("throttle", "credit")];
+    let caller = credit.iter().chain(throttle).map(|pair| set("caller.throttle", pair));
+    gate.chain(caller).collect()
 }

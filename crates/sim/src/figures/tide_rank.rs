@@ -21,7 +21,7 @@ fn make(lab: &Lab<'_>) -> Outcome {
     sets.extend([format!("policy={POLICIES:?}"), format!("load={LOADS:?}")]);
     sets.push("callers=1000".to_owned());
     let runs = lab.run(TESTBED, &sets);
-    Outcome { claims: claims(&runs), charts: vec![chart(&runs)], notes: Vec::new() }
+    Outcome { claims: claims(&runs), charts: vec![chart(&runs)], ..Outcome::default() }
 }
 
 fn claims(runs: &Runs) -> Vec<Claim> {

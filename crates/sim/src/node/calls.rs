@@ -3,7 +3,8 @@
 //! A request gives up its slot while it waits for calls. The next stage of calls goes out as soon
 //! as the last one is answered; only work after the last stage needs a slot again. When a call
 //! fails the request fails, after the other calls of its stage have ended, and its own caller is
-//! told not to retry: that is up to the layer right above the refusal, which is this one.
+//! told not to retry: that is up to the layer right above the refusal, which is this one (unless
+//! the service is set to let every layer retry, as a bad example).
 
 use tidegate_core::gate::CalleeId;
 use tidegate_core::{Advice, Context, Rejection, RequestId, Span};
@@ -76,7 +77,8 @@ impl Node {
         match ended.end {
             End::Answer => {}
             End::Refuse(rejection) | End::Reject(rejection) => {
-                job.failed = Some(Rejection { advice: Advice::Never, ..rejection });
+                let advice = if self.spec.retry_above { Advice::Elsewhere } else { Advice::Never };
+                job.failed = Some(Rejection { advice, ..rejection });
             }
             End::Fail => job.broken = true,
         }

@@ -271,7 +271,13 @@ impl Node {
         if self.trouble.is_down() {
             return 0;
         }
-        let known = u64::from(self.gate.running()) + self.gate.waiting() as u64 + self.paused;
+        // Those pushed out by an arrival since the last dispatch have not been told yet.
+        let mut gate = self.gate.clone();
+        let actions = std::iter::from_fn(|| gate.poll());
+        let pushed =
+            actions.filter(|action| matches!(action, Action::Refuse { .. })).count() as u64;
+        let known =
+            u64::from(self.gate.running()) + self.gate.waiting() as u64 + self.paused + pushed;
         assert_eq!(known, self.inside, "the gate and its driver agree on what is inside");
         self.gate.invariants();
         self.inside
@@ -315,7 +321,8 @@ impl Node {
     }
 
     fn arrived(&mut self, shared: &mut Shared, arrived: Instant, job: Job) -> Option<u32> {
-        shared.count_at(self.service, Fact::Arrived);
+        let now = shared.now();
+        shared.measure.arrived(now, self.service, job.context.attempt);
         let outbox = self.outbox(job.client);
         (outbox.caller, outbox.workflow) = (job.context.caller, job.context.workflow);
         self.news = true;

@@ -66,7 +66,7 @@ pub(super) fn read(
         ideal: policy == IDEAL,
         policy,
         values,
-        workflows: work.names,
+        workflows: work.names.clone(),
         scenario: Scenario {
             duration,
             warmup,
@@ -76,6 +76,7 @@ pub(super) fn read(
             topology,
             network,
             workload: spec,
+            workflows: work.names,
             gates,
             caller,
             timeout: work.timeout,
@@ -210,6 +211,7 @@ fn read_service(name: &str, table: &mut Reader<'_>, wanted: &mut Vec<Value>) -> 
         after: table.span("after", Span::ZERO),
         messages: read_messages(table),
         sample: table.span("sample", Span::from_millis(10)),
+        retry_above: table.flag("retry_above", false),
         calls: Calls::new(),
         calls_of: Vec::new(),
     };

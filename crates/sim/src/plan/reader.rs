@@ -175,6 +175,17 @@ impl<'a> Reader<'a> {
         numbers
     }
 
+    pub(crate) fn flag(&mut self, key: &str, default: bool) -> bool {
+        match self.value(key) {
+            None => default,
+            Some(Value::Boolean(value)) => value,
+            Some(other) => {
+                self.note(key, &format!("= {other} is not true or false"));
+                default
+            }
+        }
+    }
+
     pub(crate) fn whole(&mut self, key: &str, default: i64, low: i64, high: i64) -> i64 {
         match self.value(key) {
             None => default,

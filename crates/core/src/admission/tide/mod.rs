@@ -16,7 +16,9 @@
 //!    The allowed wait is long inside *last* and short beyond it: the gate conserves work, it
 //!    refuses nobody while nothing waits. Where a wait is too long, a more important arrival pushes
 //!    out the least important that waits.
-//! 6. **Back**: what a caller was told holds for a bounded time, then it asks again; callers that
+//! 6. **Noise and news**: what a caller knows is as old as its last message. A round that differs from
+//!    those before by no more than chance is followed slowly, one that differs by more at once.
+//! 7. **Back**: what a caller was told holds for a bounded time, then it asks again; callers that
 //!    were told a stricter cursor and are silent hear of a relaxed one unasked.
 //!
 //! What the service can do is measured: the cost it finishes per time while there is pressure. When
@@ -32,6 +34,7 @@ use crate::credit::{Pool, PoolForm, Share, Windows};
 use crate::event::Event;
 use crate::feedback::Feedback;
 use crate::meter::Cost;
+use crate::objective::Objective;
 use crate::rank::{Cursor, Rank};
 use crate::request::{Cx, Request};
 use crate::signal::{Backlog, DelaySignal};
@@ -62,8 +65,10 @@ pub struct Tide {
     round: Option<Round>,
     /// Cost per nanosecond the service was seen to finish under pressure; zero while unknown.
     capacity: f64,
-    /// How long what we tell holds.
-    holds: Span,
+    /// For how many times of that ranks were kept out while hardly anything waited.
+    idle: f64,
+    /// Mean time between two messages of one caller: how old what a caller knows is.
+    between: Span,
 }
 
 /// What has been seen since the cursors were last set.
@@ -89,6 +94,19 @@ const ROUND_PATIENCE: f64 = 16.0;
 const CAPACITY_GAIN: f64 = 0.2;
 /// Control periods concluded one by one after a long absence; see `breakwater`.
 const PERIODS_AT_ONCE: usize = 512;
+/// Weight of a round in what is offered, where every caller hears of every round…
+const OFFERED_GAIN: f64 = 0.1;
+/// …and the least share of it, where callers hear rarely: changes take effect all the same.
+const HEARD_LEAST: f64 = 0.2;
+/// Part of the pressure of overload below which hardly anything waits.
+const IDLE: f64 = 0.25;
+/// How often at most the step by which more is tried doubles: from 1 % to 64 %.
+const IDLE_MOST: f64 = 6.0;
+/// How much wider the band is where callers answer within the target delay.
+const BAND_QUICK: f64 = 4.0;
+/// Messages for the price of a request, when silent callers are told of a relaxed cursor: it is sent
+/// and received, not served.
+const MESSAGES_PER_REQUEST: f64 = 3.0;
 /// Delay beyond which one is as bad as another, in targets.
 const PRESSURE_LIMIT: f64 = 4.0;
 /// Unsolicited grants per control period.
@@ -97,11 +115,11 @@ const GRANTS_PER_PERIOD: usize = 64;
 impl Tide {
     /// A gate that nobody has called yet.
     pub fn new(config: &TideConfig, now: Instant) -> Self {
-        let derived = config.derive();
+        let derived = config.derive(config.objective.at_first());
         Self {
             config: config.clone(),
             derived,
-            pool: Pool::new(&config.pool()),
+            pool: Pool::new(&config.pool(derived.target)),
             windows: Windows::new(),
             offered: Offered::new(),
             free: Cursor::OPEN,
@@ -110,7 +128,8 @@ impl Tide {
             period_ends: now + derived.period,
             round: None,
             capacity: 0.0,
-            holds: derived.round,
+            idle: 0.0,
+            between: Span::ZERO,
         }
     }
 
@@ -179,13 +198,16 @@ impl Tide {
         let elapsed = due.since(round.began);
         let mean_delay = round.delays as f64 / round.periods.max(1) as f64;
         let pressure = mean_delay / self.derived.target.as_nanos() as f64;
-        self.offered.close(elapsed);
+        // A caller acts on what it heard `between` ago. To set cursors anew more often than callers
+        // hear of it follows noise, and has those who heard refused by those who did not.
+        let heard = self.heard(elapsed);
+        self.offered.close(elapsed, OFFERED_GAIN * heard.max(HEARD_LEAST));
         self.measure_capacity(&round, elapsed, pressure);
         let before = self.last;
         if self.last == Cursor::OPEN && pressure < self.config.engage {
             (self.free, self.lump) = (Cursor::OPEN, false);
         } else {
-            let free = self.capacity * self.config.free;
+            let free = self.capacity * (1.0 - self.band());
             self.last = self.offered.cut(self.capacity, Lump::Within);
             // What cannot be cut is left to credits: with all demand on one rank this is Breakwater.
             self.free = match self.last {
@@ -208,26 +230,43 @@ impl Tide {
     /// bound; while ranks are shed all the same, more is tried.
     fn measure_capacity(&mut self, round: &Round, elapsed: Span, pressure: f64) {
         let served = round.served as f64 / elapsed.as_nanos().max(1) as f64;
-        if served > self.capacity {
-            self.capacity = served;
-        } else if pressure >= self.config.engage {
+        let heard = self.heard(elapsed);
+        let idle = self.last < Cursor::OPEN && pressure < IDLE * self.config.engage;
+        self.idle = if idle { (self.idle + heard).min(IDLE_MOST) } else { 0.0 };
+        if pressure >= self.config.engage && self.capacity > 0.0 {
             self.capacity += CAPACITY_GAIN * (served - self.capacity);
+        } else if served > self.capacity {
+            self.capacity = served;
         } else if self.last < Cursor::OPEN && !self.lump {
-            // Where credits decide, it is the pool that tries more.
-            self.capacity *= 1.0 + self.config.probe;
+            // Where credits decide, it is the pool that tries more. What was tried must have been
+            // heard of before more is tried, or it is far too much when it shows.
+            // …yet a service that stays idle all the while is far from its capacity.
+            self.capacity *= 1.0 + self.config.probe * heard * self.idle.exp2();
         }
     }
 
-    /// Step 6: how long our word holds, and who must hear of a relaxed cursor.
+    /// The share of callers that hear of us in `elapsed`, 0 to 1.
+    fn heard(&self, elapsed: Span) -> f64 {
+        elapsed.ratio(self.between).min(1.0)
+    }
+
+    /// The part of the capacity that is left to credits. Credits steer well only where they are used
+    /// before the queue has wandered off: the band is wide for a few busy callers, narrow for many.
+    fn band(&self) -> f64 {
+        let quick = self.derived.target.ratio(self.between).min(1.0);
+        ((1.0 - self.config.free) * (1.0 + BAND_QUICK * quick)).min(1.0)
+    }
+
+    /// Step 7: how long our word holds, and who must hear of a relaxed cursor.
     fn hold_and_tell(&mut self, round: &Round, elapsed: Span) {
-        // A caller is heard of every `callers ÷ arrivals`; our word should outlast a few of those.
+        // A caller is heard of every `callers ÷ arrivals`.
         let callers = self.windows.callers() as f64;
-        let between = elapsed.scale(callers / f64::from(round.arrived.max(1)));
-        self.holds = between.scale(self.config.holds).max(self.derived.round);
+        self.between = elapsed.scale(callers / f64::from(round.arrived.max(1)));
         let bound = Cursor::first((f64::from(self.last.ranks()) * 0.9) as u32);
-        // Half of the time the service has to spare, a message taken to cost as much as a request.
+        // At the price of half of the time that the service has to spare.
         let spare = self.capacity * elapsed.as_nanos() as f64 - round.served as f64;
-        let limit = 8 + (spare / (2.0 * self.offered.mean_cost())) as usize;
+        let messages = 0.5 * MESSAGES_PER_REQUEST * spare / self.offered.mean_cost();
+        let limit = 8 + messages as usize;
         self.windows.notify_stricter_than(bound, limit);
     }
 }
@@ -244,7 +283,7 @@ impl Admission for Tide {
     }
 
     fn needs(&self) -> Needs {
-        Needs { ages: false, ranks: true }
+        Needs { ages: false, ranks: true, objective: self.config.objective == Objective::Learned }
     }
 
     fn on_arrival(&mut self, cx: &mut Cx<'_>, backlog: &Backlog, request: &Request) -> Verdict {
@@ -281,10 +320,10 @@ impl Admission for Tide {
     ) -> Verdict {
         // Too late to be of use: what comes behind it is not.
         let age = cx.now.since(request.arrived);
-        if age < self.config.objective {
+        if age < self.derived.objective {
             return Verdict::Admit;
         }
-        let (age, limit) = (age.as_nanos() as f64, self.config.objective.as_nanos() as f64);
+        let (age, limit) = (age.as_nanos() as f64, self.derived.objective.as_nanos() as f64);
         Verdict::Refuse(Rejection::new(Reason::Delay, age, limit, Advice::Elsewhere))
     }
 
@@ -363,7 +402,8 @@ impl Admission for Tide {
         out.window = self.windows.assign(cx.now, caller, &share, self.last);
         out.free = Some(self.free);
         out.last = Some(self.last);
-        out.holds = self.holds;
+        // Our word should outlast a few of a caller's messages.
+        out.holds = self.between.scale(self.config.holds).max(self.derived.round);
     }
 
     fn poll_notice(&mut self) -> Option<CallerId> {
@@ -372,10 +412,22 @@ impl Admission for Tide {
 
     fn reconfigure(&mut self, config: &AdmissionConfig) -> bool {
         let AdmissionConfig::Tide(config) = config else { return false };
-        self.pool.reconfigure(&config.pool());
-        self.derived = config.derive();
         self.config = config.clone();
+        // What was learned stays in force until the gate says otherwise.
+        self.set_objective(match config.objective {
+            Objective::Learned => self.derived.objective,
+            Objective::Given(objective) => objective,
+        });
         true
+    }
+
+    fn objective(&self) -> Option<Span> {
+        Some(self.derived.objective)
+    }
+
+    fn set_objective(&mut self, objective: Span) {
+        self.derived = self.config.derive(objective);
+        self.pool.reconfigure(&self.config.pool(self.derived.target));
     }
 
     fn issued(&self) -> Vec<Issued> {

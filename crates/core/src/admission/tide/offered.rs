@@ -17,6 +17,9 @@ pub(super) struct Offered {
     words: [u64; LEVELS / 64],
     /// Requests counted in the present round.
     counted: f32,
+    /// Sum of squares of what was counted at once: the variance of `counted`, since messages come
+    /// independently of each other and one may report many sheds.
+    variance: f32,
     /// Mean cost over all levels, zero while unknown.
     mean_cost: f32,
 }
@@ -34,17 +37,22 @@ struct Level {
     spread: f32,
 }
 
-/// Weight of a new round.
-const GAIN: f32 = 0.4;
-/// Weight of a new sample in the mean cost, place and spread of its level.
-const SAMPLE_GAIN: f32 = 1.0 / 32.0;
+/// Weight of a round in which more or less was offered than chance explains…
+const SHIFT_GAIN: f32 = 0.5;
+/// …that is, by this many standard deviations. One round in ten thousand is that far off by chance.
+const SHIFT: f32 = 4.0;
+/// Weight of a new sample in the mean cost of its level. The error of a cut is that of 32 levels or
+/// so; with exponential costs it is 0.8 % of the sum, with a weight of 1/32 it would be 2 %.
+const COST_GAIN: f32 = 1.0 / 256.0;
+/// Weight of a new sample in the place and spread of its level.
+const PLACE_GAIN: f32 = 1.0 / 32.0;
 /// Variance from which on a level counts as spread: half that of a uniform distribution over it.
 const SPREAD: f32 = (LEVEL_RANKS * LEVEL_RANKS) as f32 / 24.0;
 
 impl Offered {
     pub(super) fn new() -> Self {
         let levels = vec![Level::default(); LEVELS].into_boxed_slice();
-        Self { levels, words: [0; LEVELS / 64], counted: 0.0, mean_cost: 0.0 }
+        Self { levels, words: [0; LEVELS / 64], counted: 0.0, variance: 0.0, mean_cost: 0.0 }
     }
 
     /// `count` requests of `rank` were offered.
@@ -53,13 +61,14 @@ impl Offered {
         self.levels[level].add(rank, count as f32);
         self.words[level / 64] |= 1 << (level % 64);
         self.counted += count as f32;
+        self.variance += count as f32 * count as f32;
     }
 
     /// A request of `rank` took `cost`.
     pub(super) fn settle(&mut self, rank: Rank, cost: Cost) {
         let cost = cost.0 as f32;
         for mean in [&mut self.levels[level_of(rank)].cost, &mut self.mean_cost] {
-            *mean = if *mean == 0.0 { cost } else { *mean + SAMPLE_GAIN * (cost - *mean) };
+            *mean = if *mean == 0.0 { cost } else { *mean + COST_GAIN * (cost - *mean) };
         }
     }
 
@@ -85,25 +94,35 @@ impl Offered {
         self.levels.iter().map(cost).sum()
     }
 
-    /// Ends a round that lasted for `elapsed`.
-    pub(super) fn close(&mut self, elapsed: Span) {
-        let per_nano = 1.0 / elapsed.as_nanos().max(1) as f32;
-        for word in 0..self.words.len() {
-            let mut bits = self.words[word];
-            while bits != 0 {
-                let bit = bits.trailing_zeros() as usize;
-                bits &= bits - 1;
-                let level = &mut self.levels[word * 64 + bit];
-                level.rate += GAIN * (level.count * per_nano - level.rate);
-                level.count = 0.0;
-                // A level of which less than one request in a thousand rounds is left has faded.
-                if level.rate < 1e-3 * per_nano {
-                    level.rate = 0.0;
-                    self.words[word] &= !(1 << bit);
-                }
+    /// Ends a round that lasted for `elapsed`; `calm` is its weight if it was like those before it.
+    pub(super) fn close(&mut self, elapsed: Span, calm: f64) {
+        let nanos = elapsed.as_nanos().max(1) as f32;
+        let expected = nanos * self.seen().map(|level| self.levels[level].rate).sum::<f32>();
+        let chance = self.variance.max(expected).max(1.0).sqrt();
+        let shifted = (self.counted - expected).abs() > SHIFT * chance;
+        let gain = if shifted { SHIFT_GAIN } else { calm as f32 };
+        for level in self.seen() {
+            let at = &mut self.levels[level];
+            at.rate += gain * (at.count / nanos - at.rate);
+            at.count = 0.0;
+            // A level of which less than one request in a thousand rounds is left has faded.
+            if at.rate * nanos < 1e-3 {
+                at.rate = 0.0;
+                self.words[level / 64] &= !(1 << (level % 64));
             }
         }
-        self.counted = 0.0;
+        (self.counted, self.variance) = (0.0, 0.0);
+    }
+
+    /// The levels seen and not yet faded, the most important first.
+    fn seen(&self) -> impl Iterator<Item = usize> + use<> {
+        let next = |bits: &u64| Some(bits & (bits - 1)).filter(|bits| *bits != 0);
+        let levels = move |(word, bits): (usize, u64)| {
+            let first = Some(bits).filter(|bits| *bits != 0);
+            std::iter::successors(first, next)
+                .map(move |bits| word * 64 + bits.trailing_zeros() as usize)
+        };
+        self.words.into_iter().enumerate().flat_map(levels)
     }
 
     /// The cursor whose ranks offer `rate` (cost per nanosecond); open if all ranks together offer
@@ -113,24 +132,19 @@ impl Offered {
     /// not, it is one rank that carries much of the demand, and is taken in whole or left out whole.
     pub(super) fn cut(&self, rate: f64, lump: Lump) -> Cursor {
         let mut offered = 0.0;
-        for word in 0..self.words.len() {
-            let mut bits = self.words[word];
-            while bits != 0 {
-                let level = word * 64 + bits.trailing_zeros() as usize;
-                bits &= bits - 1;
-                let at = &self.levels[level];
-                let here = f64::from(at.rate * at.cost_or(self.mean_cost));
-                if offered + here > rate {
-                    let part = match lump {
-                        _ if at.spread >= SPREAD => (rate - offered) / here,
-                        Lump::Within => 1.0,
-                        Lump::Without => 0.0,
-                    };
-                    let ranks = (part * f64::from(LEVEL_RANKS)) as u32;
-                    return Cursor::first(level as u32 * LEVEL_RANKS + ranks.min(LEVEL_RANKS));
-                }
-                offered += here;
+        for level in self.seen() {
+            let at = &self.levels[level];
+            let here = f64::from(at.rate * at.cost_or(self.mean_cost));
+            if offered + here > rate {
+                let part = match lump {
+                    _ if at.spread >= SPREAD => (rate - offered) / here,
+                    Lump::Within => 1.0,
+                    Lump::Without => 0.0,
+                };
+                let ranks = (part * f64::from(LEVEL_RANKS)) as u32;
+                return Cursor::first(level as u32 * LEVEL_RANKS + ranks.min(LEVEL_RANKS));
             }
+            offered += here;
         }
         Cursor::OPEN
     }
@@ -149,8 +163,8 @@ impl Level {
     fn add(&mut self, rank: Rank, count: f32) {
         self.count += count;
         let distance = (rank.key() % LEVEL_RANKS) as f32 - self.place;
-        self.place += SAMPLE_GAIN * distance;
-        self.spread += SAMPLE_GAIN * (distance * distance - self.spread);
+        self.place += PLACE_GAIN * distance;
+        self.spread += PLACE_GAIN * (distance * distance - self.spread);
     }
 
     fn cost_or(&self, mean: f32) -> f32 {
@@ -170,7 +184,7 @@ mod tests {
                 offered.add(Rank::new(business, 0), 1);
                 offered.settle(Rank::new(business, 0), Cost(cost(business)));
             }
-            offered.close(Span::from_nanos(64));
+            offered.close(Span::from_nanos(64), 0.1);
         }
         offered
     }
@@ -203,7 +217,7 @@ mod tests {
             spread.add(Rank::new(24, (user * 617 % 1_024) as u16), 1);
         }
         for offered in [&mut one, &mut spread] {
-            offered.close(Span::from_nanos(1));
+            offered.close(Span::from_nanos(1), 0.1);
         }
         assert!(one.cut(1e-9, Lump::Within).admits(Rank::new(24, 700)));
         assert!(!one.cut(1e-9, Lump::Without).admits(Rank::new(24, 700)));
@@ -215,7 +229,7 @@ mod tests {
     fn what_is_no_longer_offered_fades() {
         let mut offered = uniform(|_| 10);
         for _ in 0..100 {
-            offered.close(Span::from_nanos(64));
+            offered.close(Span::from_nanos(64), 0.1);
         }
         assert_eq!(offered.total(), 0.0);
         assert_eq!(offered.cut(0.0, Lump::Within), Cursor::OPEN);

@@ -1,0 +1,40 @@
+//! Figures as PNG, for where SVG is not shown. Behind the feature `png`: it takes some fifty crates.
+
+use std::path::Path;
+
+/// Whether this binary can do it.
+pub(super) const AVAILABLE: bool = cfg!(feature = "png");
+
+/// Pixels per unit of the SVG: twice as many, for screens and print.
+#[cfg(feature = "png")]
+const SCALE: f32 = 2.0;
+
+/// Draws an SVG file into a PNG file of the same name beside it.
+#[cfg(feature = "png")]
+pub(super) fn convert(svg: &Path) -> Result<(), String> {
+    use resvg::{tiny_skia, usvg};
+
+    let name = svg.display();
+    let text = std::fs::read(svg).map_err(|error| format!("cannot read {name}: {error}"))?;
+    let mut options = usvg::Options::default();
+    options.fontdb_mut().load_system_fonts();
+    if options.fontdb.is_empty() {
+        return Err("--png: no font on this machine; install one, such as DejaVu Sans".to_owned());
+    }
+    let tree =
+        usvg::Tree::from_data(&text, &options).map_err(|error| format!("{name}: {error}"))?;
+    let size = tree.size().to_int_size().scale_by(SCALE);
+    let mut canvas = size
+        .and_then(|size| tiny_skia::Pixmap::new(size.width(), size.height()))
+        .ok_or_else(|| format!("{name} is empty"))?;
+    let scale = tiny_skia::Transform::from_scale(SCALE, SCALE);
+    resvg::render(&tree, scale, &mut canvas.as_mut());
+    let png = svg.with_extension("png");
+    canvas.save_png(&png).map_err(|error| format!("cannot write {}: {error}", png.display()))
+}
+
+/// Never called: [`AVAILABLE`] is asked first.
+#[cfg(not(feature = "png"))]
+pub(super) fn convert(_svg: &Path) -> Result<(), String> {
+    Err("built without the feature png".to_owned())
+}

@@ -1,0 +1,79 @@
+//! `tidegate bench rpc` as a user meets it. What it measures depends on the machine and is not judged
+//! here; that it measures at all, and says so in the fields that scripts rely on, is.
+
+use std::process::{Command, Output};
+
+/// The fields of `tidegate sim` that matter here, and those that only a real run has.
+const FIELDS: [&str; 16] = [
+    "policy",
+    "point",
+    "capacity_rps",
+    "offered_rps",
+    "goodput_rps",
+    "p50_us",
+    "p99_us",
+    "drop_rate",
+    "local_reject_rate",
+    "success_by_quarter",
+    "cpu_server",
+    "cpu_us_per_request",
+    "connections",
+    "bytes_per_connection",
+    "send_lag_p99_us",
+    "valid",
+];
+
+fn bench(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.args(["bench", "rpc"]).args(arguments).output().expect("it runs")
+}
+
+fn rows(output: &Output) -> Vec<serde_json::Value> {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+#[test]
+fn every_policy_at_every_load_is_a_row_with_all_fields() {
+    let folder = std::env::temp_dir().join(format!("tidegate-bench-{}", std::process::id()));
+    let out = folder.display().to_string();
+    let common = ["--seconds", "0.2", "--callers", "4", "--load", "0.5,2", "--format", "json"];
+    let policies = ["--policy", "tide", "--policy", "open", "--simulate", "--out", &out];
+    let rows = rows(&bench(&[&common[..], &policies[..]].concat()));
+    let named: Vec<&str> = rows.iter().filter_map(|row| row["policy"].as_str()).collect();
+    let expected = ["tide", "sim tide", "tide", "sim tide", "open", "sim open", "open", "sim open"];
+    assert_eq!(named, expected);
+    for row in rows.iter().step_by(2) {
+        for field in FIELDS {
+            assert!(!row[field].is_null(), "{field} is missing: {row}");
+        }
+        assert!(row["requests"].as_u64().is_some_and(|count| count > 0), "{row}");
+        assert_eq!(row["connections"], 4);
+    }
+    for file in ["rpc.json", "rpc.txt", "rpc.svg"] {
+        let text = std::fs::read_to_string(folder.join(file)).expect("written");
+        assert!(text.contains("tide"), "{file}");
+    }
+    std::fs::remove_dir_all(folder).expect("ours");
+}
+
+#[test]
+fn a_shift_has_its_course_and_a_store_its_keys() {
+    let shift = ["--seconds", "0.1", "--callers", "4", "--shift", "0.5,1.4", "--format", "json"];
+    let rows_of = |more: &[&str]| rows(&bench(&[&shift[..], more].concat()));
+    let rows = rows_of(&["--policy", "tide", "--service", "kv", "--capacity", "1000"]);
+    let series = rows[0]["series"].as_array().expect("a course");
+    assert!(series.len() >= 10, "{}", series.len());
+    assert!(series.iter().any(|step| step["offered_rps"].as_f64() > Some(0.0)));
+}
+
+#[test]
+fn wrong_input_is_told_and_exits_with_2() {
+    let cases = [["--service", "fast"], ["--policy", "none-such"], ["--cores", "0"]];
+    for case in cases {
+        let output = bench(&case);
+        assert_eq!(output.status.code(), Some(2), "{case:?}");
+        assert!(!output.stderr.is_empty(), "{case:?}");
+    }
+}

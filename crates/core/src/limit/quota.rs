@@ -1,0 +1,680 @@
+//! `quota`: what a service has agreed with each workflow ("Handling Overload", Per-Customer Limits).
+//!
+//! 1. Each workflow has a rate and a burst, in requests, CPU-seconds or own units; those not named
+//!    have the default, each for itself. Agreements may sum to more than there is: not everybody
+//!    comes at once.
+//! 2. A request takes its estimated cost and settles at the end; what is missing is owed.
+//! 3. **Out of quota, a criticality is refused only when all lower ones already are**
+//!    ("Handling Overload", Criticality). A request leaves an eighth of the burst untouched for each
+//!    more critical band that asked within the time a burst takes to fill. So tokens run out for the
+//!    least critical band first, and those above it find what they need. A workflow whose requests
+//!    all have one criticality, which is most of them, has its whole burst.
+//! 4. Enforced always, or only while the gate is overloaded. Then what passes beyond the quota is
+//!    still counted, down to no tokens: at the first sign of overload who is above its quota is
+//!    held to it, and who kept within has its burst.
+//! 5. A *guarantee* is a rate that passes even in an overload; beyond it, best effort (Wisp §4.3).
+
+use serde::{Deserialize, Serialize};
+
+use super::bucket::{Bucket, Limit, Shortage};
+use super::{Ask, LimitConfig, Limiter, Receipt, Unit, check_factor, refusal};
+use crate::config::Problems;
+use crate::context::{Context, Workflow, Workflows};
+use crate::meter::Cost;
+use crate::rank::Criticality;
+use crate::time::{Instant, Span};
+use crate::verdict::Rejection;
+
+const BANDS: usize = Criticality::ALL.len();
+/// Share of the burst left to each more critical band. More keeps the order more strictly when many
+/// come at once, and leaves lower bands less of a burst (judgement: at nine tenths of its rate and a
+/// burst of 33 the lowest of four bands still has 20 tokens).
+const RESERVE: f64 = 0.125;
+/// `Receipt::to` of a request that was paid from the guarantee too.
+const GUARANTEED: u32 = 1;
+
+/// Quotas by workflow.
+#[derive(Clone, Debug)]
+pub struct Quotas {
+    config: QuotaConfig,
+    /// Which workflow number has which entry of the configuration.
+    named: Vec<(Workflow, usize)>,
+    /// By workflow number, made when first asked for; at most one more than workflows have numbers.
+    accounts: Vec<Option<Account>>,
+}
+
+#[derive(Clone, Debug)]
+struct Account {
+    whole: Bucket,
+    /// The rate that passes even in an overload.
+    guarantee: Option<Bucket>,
+    /// Own limits of criticalities.
+    bands: [Option<Bucket>; BANDS],
+    /// When each band last asked.
+    seen: [Option<Instant>; BANDS],
+}
+
+impl Quotas {
+    /// Quotas of which nothing is used.
+    pub fn new(config: &QuotaConfig) -> Self {
+        Self { config: config.clone(), named: Vec::new(), accounts: Vec::new() }
+    }
+
+    /// Tokens of `workflow` at `now`, none if it has no quota or was never seen.
+    pub fn tokens(&self, now: Instant, workflow: Workflow) -> Option<f64> {
+        let account = self.accounts.get(usize::from(workflow.0))?.as_ref()?;
+        Some(account.whole.tokens(now))
+    }
+
+    fn entry(&self, workflow: Workflow) -> Option<&Quota> {
+        let named = self.named.iter().find(|(known, _)| *known == workflow);
+        named.map(|(_, at)| &self.config.quotas[*at])
+    }
+
+    fn account(&mut self, now: Instant, workflow: Workflow) -> Option<&mut Account> {
+        let at = usize::from(workflow.0).min(Workflows::LIMIT);
+        if self.accounts.len() <= at {
+            self.accounts.resize(at + 1, None);
+        }
+        if self.accounts[at].is_none() {
+            self.accounts[at] = match self.entry(workflow) {
+                Some(quota) => Some(Account::new(now, quota)),
+                None => self.config.default.as_ref().map(|quota| Account::new(now, quota)),
+            };
+        }
+        self.accounts[at].as_mut()
+    }
+}
+
+/// How a request is judged.
+#[derive(Clone, Copy, Debug)]
+struct Terms {
+    enforced: bool,
+    overloaded: bool,
+    prepaid: bool,
+}
+
+impl Account {
+    fn new(now: Instant, quota: &Quota) -> Self {
+        let mut bands = [const { None }; BANDS];
+        for (band, limit) in quota.bands() {
+            bands[band.index()] = Some(Bucket::full(now, limit));
+        }
+        Self {
+            whole: Bucket::full(now, quota.limit()),
+            guarantee: quota.guaranteed().map(|limit| Bucket::full(now, limit)),
+            bands,
+            seen: [None; BANDS],
+        }
+    }
+
+    fn ask(
+        &mut self,
+        now: Instant,
+        band: usize,
+        amount: f64,
+        terms: Terms,
+    ) -> Result<Receipt, Rejection> {
+        if let Some(own) = &mut self.bands[band] {
+            let paid = amount.min(own.limit().burst);
+            own.take_cost(now, paid).map_err(|short| refusal(now, own.limit(), paid, short))?;
+        }
+        let passed = self.ask_whole(now, band, amount, terms);
+        if let (Err(_), Some(own)) = (&passed, &mut self.bands[band]) {
+            own.refund(now, amount.min(own.limit().burst));
+        }
+        passed.map(|to| Receipt { paid: amount, to })
+    }
+
+    fn ask_whole(
+        &mut self,
+        now: Instant,
+        band: usize,
+        amount: f64,
+        terms: Terms,
+    ) -> Result<u32, Rejection> {
+        let burst = self.whole.limit().burst;
+        if let Some(guarantee) = &mut self.guarantee {
+            match guarantee.take_cost(now, amount.min(guarantee.limit().burst)) {
+                Ok(()) => {
+                    self.whole.settle_cost(now, 0.0, amount, burst);
+                    return Ok(GUARANTEED);
+                }
+                Err(short) if terms.overloaded => {
+                    return Err(refusal(now, guarantee.limit(), amount, short));
+                }
+                Err(_) => {}
+            }
+        }
+        if terms.enforced {
+            self.enforce(now, band, amount, terms.prepaid)?;
+        } else {
+            self.whole.settle_cost(now, 0.0, amount, 0.0);
+        }
+        Ok(0)
+    }
+
+    /// Rule 3. Costs known only afterwards need no more than one band's reserve to begin with, so that
+    /// no expensive request is refused where a cheap one of a lower band passes.
+    fn enforce(
+        &mut self,
+        now: Instant,
+        band: usize,
+        amount: f64,
+        prepaid: bool,
+    ) -> Result<(), Rejection> {
+        let Limit { rate, burst } = self.whole.limit();
+        let reserve = burst * RESERVE;
+        let recent = |seen: &&Option<Instant>| {
+            seen.is_some_and(|seen| now.since(seen).as_secs_f64() * rate < burst)
+        };
+        let above = self.seen[..band].iter().filter(recent).count();
+        self.seen[band] = Some(now);
+        let needed = if prepaid { amount } else { amount.min(reserve) };
+        let needed = (needed + reserve * above as f64).min(burst);
+        let missing = needed - self.whole.tokens(now);
+        if missing > 0.0 {
+            let due = now + Span::from_nanos((missing / rate * 1e9).ceil() as u64);
+            return Err(refusal(now, self.whole.limit(), missing, Shortage::Until(due)));
+        }
+        self.whole.settle_cost(now, 0.0, amount, burst);
+        Ok(())
+    }
+
+    fn set(&mut self, now: Instant, quota: &Quota) {
+        self.whole.set_limit(now, quota.limit());
+        set_bucket(now, &mut self.guarantee, quota.guaranteed());
+        for band in Criticality::ALL {
+            let limit = quota.bands().find(|(own, _)| *own == band).map(|(_, limit)| limit);
+            set_bucket(now, &mut self.bands[band.index()], limit);
+        }
+    }
+}
+
+/// Gives a bucket other terms, or takes it away; a new one starts empty, because what it limits has
+/// been used all along.
+fn set_bucket(now: Instant, bucket: &mut Option<Bucket>, limit: Option<Limit>) {
+    match (bucket.as_mut(), limit) {
+        (Some(bucket), Some(limit)) => bucket.set_limit(now, limit),
+        (None, Some(limit)) => *bucket = Some(Bucket::empty(now, limit)),
+        (_, None) => *bucket = None,
+    }
+}
+
+impl Limiter for Quotas {
+    fn name(&self) -> &'static str {
+        "quota"
+    }
+
+    fn on_arrival(&mut self, now: Instant, ask: &Ask<'_>) -> Result<Receipt, Rejection> {
+        let overloaded = ask.delay >= self.config.overload_delay;
+        let enforced = self.config.enforce == Enforce::Always || overloaded;
+        let terms = Terms { enforced, overloaded, prepaid: self.config.unit.is_prepaid() };
+        let amount = self.config.unit.amount(ask.cost, self.config.factor);
+        let band = ask.context.rank.criticality().index();
+        match self.account(now, ask.context.workflow) {
+            Some(account) => account.ask(now, band, amount, terms),
+            None => Ok(Receipt::default()),
+        }
+    }
+
+    fn refund(&mut self, now: Instant, context: &Context, receipt: Receipt) {
+        let Some(account) = self.account(now, context.workflow) else { return };
+        account.whole.refund(now, receipt.paid);
+        if let Some(own) = &mut account.bands[context.rank.criticality().index()] {
+            own.refund(now, receipt.paid.min(own.limit().burst));
+        }
+        if let Some(guarantee) = account.guarantee.as_mut().filter(|_| receipt.to == GUARANTEED) {
+            guarantee.refund(now, receipt.paid.min(guarantee.limit().burst));
+        }
+    }
+
+    fn on_finish(&mut self, now: Instant, context: &Context, receipt: Receipt, cost: Cost) {
+        if self.config.unit.is_prepaid() {
+            return;
+        }
+        let actual = self.config.unit.amount(cost, self.config.factor);
+        let Some(account) = self.account(now, context.workflow) else { return };
+        let own = account.bands[context.rank.criticality().index()].as_mut();
+        let guarantee = account.guarantee.as_mut().filter(|_| receipt.to == GUARANTEED);
+        for bucket in [Some(&mut account.whole), own, guarantee].into_iter().flatten() {
+            let burst = bucket.limit().burst;
+            bucket.settle_cost(now, receipt.paid, actual, burst);
+        }
+    }
+
+    fn name_workflows(&mut self, number: &mut dyn FnMut(&str) -> Workflow) {
+        let numbered = self.config.quotas.iter().enumerate();
+        let named = numbered.map(|(at, quota)| (number(&quota.workflow), at));
+        // A name that got no number is that of nobody in particular.
+        self.named = named.filter(|(workflow, _)| *workflow != Workflow::NONE).collect();
+    }
+
+    fn needs_delay(&self) -> bool {
+        self.config.enforce == Enforce::Overload
+            || self.config.quotas.iter().any(|quota| quota.guarantee.is_some())
+    }
+
+    fn reconfigure(&mut self, now: Instant, config: &LimitConfig) -> bool {
+        let LimitConfig::Quota(config) = config else { return false };
+        if config.unit != self.config.unit {
+            return false;
+        }
+        let before = std::mem::replace(&mut self.config, config.clone());
+        let place = |name: &str| config.quotas.iter().position(|quota| quota.workflow == name);
+        let names = self.named.iter();
+        let named = names
+            .filter_map(|(workflow, at)| Some((*workflow, place(&before.quotas[*at].workflow)?)));
+        self.named = named.collect();
+        for at in 0..self.accounts.len() {
+            let number = Workflow(u16::try_from(at).unwrap_or(u16::MAX));
+            let quota = self.entry(number).or(self.config.default.as_ref()).cloned();
+            match (&mut self.accounts[at], quota) {
+                (Some(account), Some(quota)) => account.set(now, &quota),
+                (account, None) => *account = None,
+                (None, Some(_)) => {}
+            }
+        }
+        true
+    }
+
+    fn invariants(&self) {
+        assert!(self.accounts.len() <= Workflows::LIMIT + 1, "accounts are bounded");
+        for account in self.accounts.iter().flatten() {
+            account.whole.invariants();
+        }
+    }
+
+    fn clone_box(&self) -> Box<dyn Limiter> {
+        Box::new(self.clone())
+    }
+}
+
+/// When quotas are enforced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Enforce {
+    /// Whatever the load.
+    #[default]
+    Always,
+    /// Only while the gate's delay is at or above `overload_delay`.
+    Overload,
+}
+
+/// Parameters of quotas.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct QuotaConfig {
+    /// What is counted: `requests`, `cpu-seconds`, or `cost` as the driver counts it. Default
+    /// requests.
+    pub unit: Unit,
+    /// Work this machine does in a second, as a multiple of a standard machine's: costs are
+    /// multiplied by it ("Handling Overload", The Pitfalls of "Queries per Second"). Default 1.
+    pub factor: f64,
+    /// `always`, or only under `overload`: then spare capacity is used by whoever comes, and the
+    /// quota decides who gives way. Default always.
+    pub enforce: Enforce,
+    /// Gate delay from which on it is overloaded, for `enforce = "overload"` and for guarantees.
+    /// Less acts sooner and on shorter bursts. Default 10 ms: a fifth of the default objective of
+    /// `tide`, half of its target delay (judgement).
+    pub overload_delay: Span,
+    /// What there is to share, in the unit per second, 0 when nobody knows. It changes no decision: it
+    /// is what `tidegate check` compares the quotas with. Default 0.
+    pub capacity: f64,
+    /// The quota of each workflow that is not named, and of requests without one; its `workflow` is
+    /// empty. Default: none, they pass.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default: Option<Quota>,
+    /// Quotas of workflows by name.
+    pub quotas: Vec<Quota>,
+}
+
+impl Default for QuotaConfig {
+    fn default() -> Self {
+        Self {
+            unit: Unit::Requests,
+            factor: 1.0,
+            enforce: Enforce::Always,
+            overload_delay: Span::from_millis(10),
+            capacity: 0.0,
+            default: None,
+            quotas: Vec::new(),
+        }
+    }
+}
+
+impl QuotaConfig {
+    /// What all named workflows may use together, per second. It may be more than there is ("Handling
+    /// Overload", Per-Customer Limits).
+    pub fn promised(&self) -> f64 {
+        self.quotas.iter().map(|quota| quota.rate).sum()
+    }
+
+    /// Notes everything that is wrong with the parameters.
+    pub fn validate(&self, problems: &mut Problems) {
+        check_factor(problems, self.factor);
+        problems.range("capacity", self.capacity, 0.0, 1e12);
+        let least = self.unit.least_burst();
+        if let Some(default) = &self.default {
+            problems.within("default", |problems| {
+                let name = format!("{:?}", default.workflow);
+                let fine = default.workflow.is_empty();
+                problems.check("workflow", name, fine, "none: it is for those not named");
+                default.validate(problems, least);
+            });
+        }
+        for (at, quota) in self.quotas.iter().enumerate() {
+            problems.within_item("quotas", at, |problems| {
+                let name = format!("{:?}", quota.workflow);
+                problems.check("workflow", &name, !quota.workflow.is_empty(), "a name");
+                let before = self.quotas[..at].iter();
+                let fresh = !before.clone().any(|other| other.workflow == quota.workflow);
+                problems.check("workflow", name, fresh, "each workflow once");
+                quota.validate(problems, least);
+            });
+        }
+    }
+}
+
+/// What one workflow may use.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Quota {
+    /// Its name.
+    pub workflow: String,
+    /// What it may use, per second. Default 100 (judgement: small enough to be noticed and set).
+    pub rate: f64,
+    /// What it may use at once after a pause. Default 33: at nine tenths of its rate, 999 of 1,000
+    /// Poisson arrivals are within it.
+    pub burst: f64,
+    /// What passes even in an overload, while the rest is best effort. Default: no distinction.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guarantee: Option<Guaranteed>,
+    /// A limit of its own for requests that are critical-plus, within the whole. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub critical_plus: Option<Guaranteed>,
+    /// The same for critical ones. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub critical: Option<Guaranteed>,
+    /// The same for sheddable-plus ones. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sheddable_plus: Option<Guaranteed>,
+    /// The same for sheddable ones. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sheddable: Option<Guaranteed>,
+}
+
+/// A part of a quota.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Guaranteed {
+    /// Per second.
+    pub rate: f64,
+    /// At once after a pause.
+    pub burst: f64,
+}
+
+impl Default for Quota {
+    fn default() -> Self {
+        Self {
+            workflow: String::new(),
+            rate: 100.0,
+            burst: 33.0,
+            guarantee: None,
+            critical_plus: None,
+            critical: None,
+            sheddable_plus: None,
+            sheddable: None,
+        }
+    }
+}
+
+impl Quota {
+    fn limit(&self) -> Limit {
+        Limit::new(self.rate, self.burst)
+    }
+
+    fn guaranteed(&self) -> Option<Limit> {
+        self.guarantee.map(|part| Limit::new(part.rate, part.burst))
+    }
+
+    fn parts(&self) -> [(Criticality, &'static str, Option<Guaranteed>); BANDS] {
+        [
+            (Criticality::CriticalPlus, "critical_plus", self.critical_plus),
+            (Criticality::Critical, "critical", self.critical),
+            (Criticality::SheddablePlus, "sheddable_plus", self.sheddable_plus),
+            (Criticality::Sheddable, "sheddable", self.sheddable),
+        ]
+    }
+
+    fn bands(&self) -> impl Iterator<Item = (Criticality, Limit)> {
+        let limits = |(band, _, part): (_, _, Option<Guaranteed>)| {
+            part.map(|part| (band, Limit::new(part.rate, part.burst)))
+        };
+        self.parts().into_iter().filter_map(limits)
+    }
+
+    fn validate(&self, problems: &mut Problems, least: f64) {
+        self.limit().validate(problems, least);
+        let parts = self.parts().map(|(_, name, part)| (name, part));
+        for (name, part) in parts.into_iter().chain([("guarantee", self.guarantee)]) {
+            let Some(part) = part else { continue };
+            problems.within(name, |problems| {
+                Limit::new(part.rate, part.burst).validate(problems, least);
+                let fine = part.rate.is_nan() || part.rate <= self.rate;
+                let allowed = format!("at most the whole rate, {}", self.rate);
+                problems.check("rate", part.rate, fine, &allowed);
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::rank::Rank;
+    use crate::verdict::{Advice, Reason};
+
+    const NONE: Span = Span::ZERO;
+
+    fn at(millis: u64) -> Instant {
+        Instant::ZERO + Span::from_millis(millis)
+    }
+
+    fn of(workflow: u16, band: Criticality) -> Context {
+        let rank = Rank::UNRANKED.with_criticality(band);
+        Context { workflow: Workflow(workflow), rank, ..Context::default() }
+    }
+
+    fn quotas(text: &str) -> Quotas {
+        let LimitConfig::Quota(config) = toml::from_str(text).unwrap() else { panic!("a quota") };
+        let mut quotas = Quotas::new(&config);
+        let mut last = 0;
+        quotas.name_workflows(&mut |_| {
+            last += 1;
+            Workflow(last)
+        });
+        quotas
+    }
+
+    fn ask(quotas: &mut Quotas, now: Instant, context: &Context, delay: Span) -> bool {
+        quotas.on_arrival(now, &Ask { context, cost: Cost(1_000_000), delay }).is_ok()
+    }
+
+    const TWO: &str = "
+        limit = 'quota'
+        overload_delay = '10ms'
+        default = { rate = 10, burst = 2 }
+        [[quotas]]
+        workflow = 'mail'
+        rate = 1000
+        burst = 8
+    ";
+
+    /// papers.md 11.5: quotas that sum above capacity on purpose, in CPU-seconds per second.
+    #[test]
+    fn quotas_may_sum_above_capacity() {
+        let text = "
+            limit = 'quota'
+            unit = 'cpu-seconds'
+            capacity = 10000
+            default = { rate = 500, burst = 50 }
+            quotas = [
+                { workflow = 'mail', rate = 4000, burst = 400 },
+                { workflow = 'calendar', rate = 4000, burst = 400 },
+                { workflow = 'phones', rate = 3000, burst = 300 },
+                { workflow = 'people', rate = 2000, burst = 200 },
+            ]
+        ";
+        let quotas = quotas(text);
+        let mut problems = Problems::default();
+        quotas.config.validate(&mut problems);
+        assert!(problems.into_result().is_ok());
+        assert_eq!(quotas.config.promised(), 13_000.0);
+    }
+
+    #[test]
+    fn the_default_is_for_each_that_is_not_named() {
+        let mut quotas = quotas(TWO);
+        let critical = |workflow| of(workflow, Criticality::Critical);
+        let passed = |quotas: &mut Quotas, workflow| {
+            (0..20).filter(|_| ask(quotas, at(0), &critical(workflow), NONE)).count()
+        };
+        assert_eq!(passed(&mut quotas, 1), 8);
+        assert_eq!(passed(&mut quotas, 7), 2);
+        assert_eq!(passed(&mut quotas, 8), 2);
+        let refused = quotas
+            .on_arrival(at(0), &Ask { context: &critical(1), cost: Cost(1), delay: NONE })
+            .unwrap_err();
+        assert_eq!((refused.reason, refused.limit), (Reason::Quota, 1_000.0));
+        assert_eq!(refused.advice, Advice::Later(Span::from_millis(1)));
+    }
+
+    #[test]
+    fn only_under_overload_and_then_at_once() {
+        let mut quotas = quotas(&format!("enforce = 'overload'\n{TWO}"));
+        let (mail, calm, busy) = (of(1, Criticality::Sheddable), NONE, Span::from_millis(10));
+        for n in 0..10_000 {
+            assert!(ask(&mut quotas, at(n / 10), &mail, calm), "ten times its rate, nobody minds");
+        }
+        assert!(!ask(&mut quotas, at(999), &mail, busy), "its tokens were counted");
+        // Nothing is owed for what was there to be used.
+        assert!(ask(&mut quotas, at(1_001), &mail, busy));
+    }
+
+    #[test]
+    fn a_guarantee_passes_in_overload_and_the_rest_is_best_effort() {
+        let text = TWO.replace("burst = 8", "burst = 8\nguarantee = { rate = 100, burst = 2 }");
+        let mut quotas = quotas(&text);
+        let (mail, busy) = (of(1, Criticality::Critical), Span::from_millis(20));
+        let mut passed = |from: u64, delay| {
+            (0..1_000).filter(|n| ask(&mut quotas, at(from + n), &mail, delay)).count()
+        };
+        assert_eq!(passed(0, busy), 2 + 99);
+        assert!(passed(2_000, NONE) >= 990);
+    }
+
+    #[test]
+    fn a_criticality_can_have_a_limit_of_its_own() {
+        let text = TWO.replace("burst = 8", "burst = 8\nsheddable = { rate = 10, burst = 1 }");
+        let mut quotas = quotas(&text);
+        assert!(ask(&mut quotas, at(0), &of(1, Criticality::Sheddable), NONE));
+        assert!(!ask(&mut quotas, at(0), &of(1, Criticality::Sheddable), NONE));
+        assert!(ask(&mut quotas, at(0), &of(1, Criticality::SheddablePlus), NONE));
+    }
+
+    /// A larger quota helps at once and gives no tokens.
+    #[test]
+    fn a_change_mints_nothing() {
+        let mut quotas = quotas(TWO);
+        let mail = of(1, Criticality::Sheddable);
+        while ask(&mut quotas, at(0), &mail, NONE) {}
+        let mut config = quotas.config.clone();
+        config.quotas[0].burst = 100.0;
+        config.quotas[0].rate = 10_000.0;
+        assert!(quotas.reconfigure(at(0), &LimitConfig::Quota(config)));
+        assert!(!ask(&mut quotas, at(0), &mail, NONE));
+        assert!((0..5).all(|_| ask(&mut quotas, at(1), &mail, NONE)));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let text = "
+            limit = 'quota'
+            factor = -1
+            default = { workflow = 'x', rate = nan, burst = 1 }
+            [[quotas]]
+            rate = -5
+            burst = 0
+            [[quotas]]
+            workflow = 'mail'
+            guarantee = { rate = 200, burst = 1 }
+            [[quotas]]
+            workflow = 'mail'
+        ";
+        let config: LimitConfig = toml::from_str(text).unwrap();
+        let mut problems = Problems::default();
+        config.validate(&mut problems);
+        let told = problems.into_result().unwrap_err();
+        let fields: Vec<&str> = told.problems().iter().map(|at| at.field.as_str()).collect();
+        assert_eq!(
+            fields,
+            [
+                "factor",
+                "default.workflow",
+                "default.rate",
+                "quotas.0.workflow",
+                "quotas.0.rate",
+                "quotas.0.burst",
+                "quotas.1.guarantee.rate",
+                "quotas.2.workflow",
+            ]
+        );
+    }
+
+    proptest! {
+        /// papers.md 10, trap 31, with interleaved classes: whenever one is refused, every lower one
+        /// would be too; and in all no more passes than rate and burst.
+        #[test]
+        fn lower_criticalities_are_refused_first(
+            ops in prop::collection::vec((0..4usize, 0..3u64), 1..600),
+        ) {
+            let mut quotas = quotas(TWO);
+            let (mut now, mut passed) = (0, 0u64);
+            for (band, step) in ops {
+                now += step / 2;
+                let context = of(1, Criticality::ALL[band]);
+                if ask(&mut quotas, at(now), &context, NONE) {
+                    passed += 1;
+                    continue;
+                }
+                for lower in &Criticality::ALL[band..] {
+                    let mut copy = quotas.clone();
+                    prop_assert!(!ask(&mut copy, at(now), &of(1, *lower), NONE), "{lower:?}");
+                }
+                quotas.invariants();
+            }
+            prop_assert!(passed <= 8 + now, "{passed} in {now} ms");
+        }
+
+        /// What is given back leaves no trace in tokens.
+        #[test]
+        fn a_refund_is_whole(amounts in prop::collection::vec(0..4usize, 1..8)) {
+            let mut quotas = quotas(TWO);
+            let before = {
+                ask(&mut quotas, at(0), &of(1, Criticality::Critical), NONE);
+                quotas.tokens(at(0), Workflow(1))
+            };
+            for band in amounts {
+                let context = of(1, Criticality::ALL[band]);
+                let ask = Ask { context: &context, cost: Cost(1), delay: NONE };
+                if let Ok(receipt) = quotas.on_arrival(at(0), &ask) {
+                    quotas.refund(at(0), &context, receipt);
+                }
+            }
+            prop_assert_eq!(quotas.tokens(at(0), Workflow(1)), before);
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! `rate`: so much a second and so much at once, for all together or for each workflow or caller.
+//!
+//! Callers and workflows are keys of one bounded table ([`Keyed`]), so a flood of new callers costs no
+//! memory and gains nothing. Costs that are known only afterwards are charged as estimated and
+//! settled at the end; what is missing then is owed, up to one burst.
+
+use serde::{Deserialize, Serialize};
+
+use super::bucket::Limit;
+use super::heavy::HeavyHitters;
+use super::keyed::Keyed;
+use super::{Ask, LimitConfig, Limiter, Receipt, Unit, check_factor, refusal};
+use crate::config::Problems;
+use crate::context::Context;
+use crate::meter::Cost;
+use crate::time::Instant;
+use crate::verdict::Rejection;
+
+/// A rate for each key.
+#[derive(Clone, Debug)]
+pub struct RateLimit {
+    config: RateLimitConfig,
+    buckets: Keyed,
+    /// Who asks most; nobody in particular where all share a bucket.
+    heavy: HeavyHitters,
+}
+
+impl RateLimit {
+    /// A limit with all its tokens.
+    pub fn new(config: &RateLimitConfig, now: Instant) -> Self {
+        let buckets = Keyed::new(now, config.limit(), config.places());
+        Self { config: config.clone(), buckets, heavy: HeavyHitters::default() }
+    }
+
+    fn key(&self, context: &Context) -> u64 {
+        match self.config.each {
+            Each::All => 0,
+            Each::Workflow => u64::from(context.workflow.0),
+            Each::Caller => context.caller.0,
+        }
+    }
+}
+
+impl Limiter for RateLimit {
+    fn name(&self) -> &'static str {
+        "rate"
+    }
+
+    fn on_arrival(&mut self, now: Instant, ask: &Ask<'_>) -> Result<Receipt, Rejection> {
+        let key = self.key(ask.context);
+        let amount = self.config.unit.amount(ask.cost, self.config.factor);
+        if self.config.each != Each::All {
+            self.heavy.add(key, amount);
+        }
+        // An estimate above the burst is no reason to refuse for ever: the rest is owed afterwards.
+        let paid = amount.min(self.config.burst);
+        match self.buckets.take(now, key, paid) {
+            Ok(()) => Ok(Receipt { paid, to: 0 }),
+            Err(shortage) => {
+                let missing = paid - self.buckets.tokens(now, key);
+                Err(refusal(now, self.config.limit(), missing, shortage))
+            }
+        }
+    }
+
+    fn refund(&mut self, _now: Instant, context: &Context, receipt: Receipt) {
+        self.buckets.refund(self.key(context), receipt.paid);
+    }
+
+    fn on_finish(&mut self, now: Instant, context: &Context, receipt: Receipt, cost: Cost) {
+        if self.config.unit.is_prepaid() {
+            return;
+        }
+        let more = self.config.unit.amount(cost, self.config.factor) - receipt.paid;
+        let key = self.key(context);
+        if more > 0.0 {
+            self.buckets.charge(now, key, more, self.config.burst);
+        } else {
+            self.buckets.refund(key, -more);
+        }
+    }
+
+    fn heavy_hitters(&self) -> Option<&HeavyHitters> {
+        (self.config.each != Each::All).then_some(&self.heavy)
+    }
+
+    fn reconfigure(&mut self, now: Instant, config: &LimitConfig) -> bool {
+        let LimitConfig::Rate(config) = config else { return false };
+        let same = |config: &RateLimitConfig| (config.each, config.places(), config.unit);
+        if same(config) != same(&self.config) {
+            return false;
+        }
+        self.buckets.set_limit(now, config.limit());
+        self.config = config.clone();
+        true
+    }
+
+    fn invariants(&self) {
+        self.buckets.invariants();
+    }
+
+    fn clone_box(&self) -> Box<dyn Limiter> {
+        Box::new(self.clone())
+    }
+}
+
+/// Who has a bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Each {
+    /// All requests share one.
+    #[default]
+    All,
+    /// Each workflow has its own; requests without one share one.
+    Workflow,
+    /// Each calling process has its own; those that gave no id share one.
+    Caller,
+}
+
+/// Parameters of the limit by rate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RateLimitConfig {
+    /// Tokens per second. Default 100 (judgement: small enough to be noticed and set).
+    pub rate: f64,
+    /// Most tokens saved up: what may pass at once after a pause. At least 1 where tokens are
+    /// requests. More takes bursts, and lets them through to the service. Default 33: at nine tenths
+    /// of its rate, 999 of 1,000 Poisson arrivals find a token (papers.md 11.6 extended).
+    pub burst: f64,
+    /// Who has a bucket: `all`, `workflow` or `caller`. Default all.
+    pub each: Each,
+    /// Buckets kept, rounded up to eight times a power of two, about 17 bytes each. With fewer than
+    /// there are busy keys, those that share a cell are treated more strictly. Default 4,096.
+    pub keys: usize,
+    /// What a token is: `requests`, `cpu-seconds`, or `cost` as the driver counts it. Default
+    /// requests.
+    pub unit: Unit,
+    /// Work this machine does in a second, as a multiple of a standard machine's: costs are
+    /// multiplied by it, so that a limit means the same everywhere ("Handling Overload", The
+    /// Pitfalls of "Queries per Second"). Default 1.
+    pub factor: f64,
+}
+
+impl Default for RateLimitConfig {
+    fn default() -> Self {
+        Self {
+            rate: 100.0,
+            burst: 33.0,
+            each: Each::All,
+            keys: 4096,
+            unit: Unit::Requests,
+            factor: 1.0,
+        }
+    }
+}
+
+impl RateLimitConfig {
+    fn limit(&self) -> Limit {
+        Limit::new(self.rate, self.burst)
+    }
+
+    fn places(&self) -> usize {
+        if self.each == Each::All { 1 } else { self.keys }
+    }
+
+    /// Notes everything that is wrong with the parameters.
+    pub fn validate(&self, problems: &mut Problems) {
+        self.limit().validate(problems, self.unit.least_burst());
+        let (keys, most) = (self.keys, Keyed::MOST_KEYS);
+        problems.check("keys", keys, (1..=most).contains(&keys), "1 to 1048576");
+        check_factor(problems, self.factor);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::{CallerId, Workflow};
+    use crate::time::Span;
+    use crate::verdict::{Advice, Reason};
+
+    fn at(millis: u64) -> Instant {
+        Instant::ZERO + Span::from_millis(millis)
+    }
+
+    fn ask(context: &Context, cost: u64) -> Ask<'_> {
+        Ask { context, cost: Cost(cost), delay: Span::ZERO }
+    }
+
+    fn from(caller: u64) -> Context {
+        Context {
+            caller: CallerId(caller),
+            workflow: Workflow(caller as u16),
+            ..Context::default()
+        }
+    }
+
+    #[test]
+    fn each_caller_has_its_own_and_the_busiest_is_known() {
+        let config = RateLimitConfig { each: Each::Caller, burst: 2.0, ..Default::default() };
+        let mut limit = RateLimit::new(&config, at(0));
+        for caller in [1, 1, 2, 2] {
+            assert!(limit.on_arrival(at(0), &ask(&from(caller), 0)).is_ok());
+        }
+        let refused = limit.on_arrival(at(0), &ask(&from(1), 0)).unwrap_err();
+        assert_eq!((refused.reason, refused.limit), (Reason::Quota, 100.0));
+        assert_eq!(refused.advice, Advice::Later(Span::from_millis(10)));
+        assert!(limit.on_arrival(at(10), &ask(&from(1), 0)).is_ok());
+        assert_eq!(limit.heavy_hitters().unwrap().top()[0].key, 1);
+    }
+
+    #[test]
+    fn processor_time_is_settled_and_counted_in_standard_machines() {
+        let config = RateLimitConfig {
+            rate: 1.0,
+            burst: 0.1,
+            unit: Unit::CpuSeconds,
+            factor: 2.0,
+            ..Default::default()
+        };
+        let mut limit = RateLimit::new(&config, at(0));
+        let (who, ms) = (from(0), 1_000_000);
+        // Expected 5 ms, on a machine twice as fast as the standard one: 10 ms of 100.
+        let receipt = limit.on_arrival(at(0), &ask(&who, 5 * ms)).unwrap();
+        assert_eq!(receipt.paid, 0.01);
+        limit.on_finish(at(0), &who, receipt, Cost(60 * ms));
+        // 120 ms of 100 were used: nothing passes for the next 20.
+        assert!(limit.on_arrival(at(19), &ask(&who, 0)).is_err());
+        assert!(limit.on_arrival(at(21), &ask(&who, 0)).is_ok());
+        // A request far above the burst passes a full bucket, and is owed for at most a burst.
+        let receipt = limit.on_arrival(at(500), &ask(&who, 10_000 * ms)).unwrap();
+        limit.on_finish(at(500), &who, receipt, Cost(10_000 * ms));
+        assert!(limit.on_arrival(at(599), &ask(&who, 0)).is_err());
+        assert!(limit.on_arrival(at(601), &ask(&who, 0)).is_ok());
+    }
+
+    #[test]
+    fn another_rate_changes_in_place() {
+        let config = RateLimitConfig { burst: 2.0, ..Default::default() };
+        let mut limit = RateLimit::new(&config, at(0));
+        while limit.on_arrival(at(0), &ask(&from(0), 0)).is_ok() {}
+        let faster = RateLimitConfig { rate: 1_000.0, burst: 50.0, ..config.clone() };
+        assert!(limit.reconfigure(at(0), &LimitConfig::Rate(faster)));
+        assert!(limit.on_arrival(at(0), &ask(&from(0), 0)).is_err());
+        assert!(limit.on_arrival(at(1), &ask(&from(0), 0)).is_ok());
+        let keyed = RateLimitConfig { each: Each::Caller, ..config };
+        assert!(!limit.reconfigure(at(0), &LimitConfig::Rate(keyed)));
+    }
+}

@@ -1,0 +1,149 @@
+//! [`Limits`]: several limiters as one stage, all or nothing.
+//!
+//! A request asks each in the order of the configuration. If one refuses, those that had said yes
+//! give back what they took, and the request was charged by none. What each took is kept by the
+//! request's place in the gate, so that it can be given back when a later stage refuses, and settled
+//! when the request ends.
+
+use super::{Ask, LimitConfig, Limiter, Receipt};
+use crate::config::Problems;
+use crate::context::{Context, Workflow};
+use crate::meter::Cost;
+use crate::request::RequestId;
+use crate::time::{Instant, Span};
+use crate::verdict::Rejection;
+
+/// The limiters of a gate.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    limiters: Vec<Box<dyn Limiter>>,
+    /// Receipts of the request that has passed and has no place yet.
+    passing: Vec<Receipt>,
+    /// By place of the request, one of each limiter.
+    receipts: Vec<Receipt>,
+    /// The request at each place, so that one which came before a change of limits is known.
+    owners: Vec<RequestId>,
+}
+
+impl Limits {
+    /// The stage, or none without limits.
+    pub fn build(configs: &[LimitConfig], now: Instant) -> Option<Box<Self>> {
+        if configs.is_empty() {
+            return None;
+        }
+        let limiters = configs.iter().map(|config| config.build(now)).collect();
+        let (passing, receipts, owners) = (Vec::new(), Vec::new(), Vec::new());
+        Some(Box::new(Self { limiters, passing, receipts, owners }))
+    }
+
+    /// Asks every limiter. After a yes comes [`keep`](Self::keep) or [`give_back`](Self::give_back).
+    pub fn pass(&mut self, now: Instant, ask: &Ask<'_>) -> Result<(), Rejection> {
+        self.passing.clear();
+        for at in 0..self.limiters.len() {
+            match self.limiters[at].on_arrival(now, ask) {
+                Ok(receipt) => self.passing.push(receipt),
+                Err(rejection) => {
+                    self.give_back(now, ask.context);
+                    return Err(rejection);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The request that passed last was refused by a later stage.
+    pub fn give_back(&mut self, now: Instant, context: &Context) {
+        for (limiter, receipt) in self.limiters.iter_mut().zip(self.passing.drain(..)) {
+            limiter.refund(now, context, receipt);
+        }
+    }
+
+    /// The request that passed last is in, at the place of `id`.
+    pub fn keep(&mut self, id: RequestId) {
+        let (at, width) = (id.index(), self.limiters.len());
+        if self.owners.len() <= at {
+            self.owners.resize(at + 1, RequestId::NOWHERE);
+            self.receipts.resize((at + 1) * width, Receipt::default());
+        }
+        self.owners[at] = id;
+        self.receipts[at * width..][..width].copy_from_slice(&self.passing);
+        self.passing.clear();
+    }
+
+    /// A request that was in has been refused or has left before its work began.
+    pub fn refund(&mut self, now: Instant, id: RequestId, context: &Context) {
+        self.close(id, |limiter, receipt| limiter.refund(now, context, receipt));
+    }
+
+    /// A request that was in has ended and cost this much.
+    pub fn finish(&mut self, now: Instant, id: RequestId, context: &Context, cost: Cost) {
+        self.close(id, |limiter, receipt| limiter.on_finish(now, context, receipt, cost));
+    }
+
+    fn close(&mut self, id: RequestId, mut tell: impl FnMut(&mut dyn Limiter, Receipt)) {
+        let (at, width) = (id.index(), self.limiters.len());
+        let Some(owner) = self.owners.get_mut(at).filter(|owner| **owner == id) else { return };
+        *owner = RequestId::NOWHERE;
+        let receipts = self.receipts[at * width..][..width].iter();
+        for (limiter, receipt) in self.limiters.iter_mut().zip(receipts) {
+            tell(&mut **limiter, *receipt);
+        }
+    }
+
+    /// Whether any limiter wants to know the delay.
+    pub fn needs_delay(&self) -> bool {
+        self.limiters.iter().any(|limiter| limiter.needs_delay())
+    }
+
+    /// Tells all limiters the numbers of the workflows they name.
+    pub fn name_workflows(&mut self, number: &mut dyn FnMut(&str) -> Workflow) {
+        self.limiters.iter_mut().for_each(|limiter| limiter.name_workflows(number));
+    }
+
+    /// Tells all limiters what the calendar says.
+    pub fn on_calendar(&mut self, now: Instant, unix: Span) {
+        self.limiters.iter_mut().for_each(|limiter| limiter.on_calendar(now, unix));
+    }
+
+    /// Takes another configuration. Limits of the same kind at the same place change in place. With
+    /// another number of them, what is inside has paid and is neither settled nor given back.
+    pub fn reconfigure(&mut self, now: Instant, configs: &[LimitConfig]) {
+        if configs.len() != self.limiters.len() {
+            self.owners.clear();
+            self.receipts.clear();
+        }
+        self.limiters.truncate(configs.len());
+        for (at, config) in configs.iter().enumerate() {
+            match self.limiters.get_mut(at) {
+                Some(limiter) => {
+                    if !limiter.reconfigure(now, config) {
+                        *limiter = config.build(now);
+                        self.owners.fill(RequestId::NOWHERE);
+                    }
+                }
+                None => self.limiters.push(config.build(now)),
+            }
+        }
+    }
+
+    /// The limiters in the order they are asked.
+    pub fn iter(&self) -> impl Iterator<Item = &dyn Limiter> {
+        self.limiters.iter().map(|limiter| &**limiter)
+    }
+
+    /// Panics if the state contradicts itself.
+    pub fn invariants(&self) {
+        assert_eq!(self.receipts.len(), self.owners.len() * self.limiters.len(), "a receipt each");
+        self.limiters.iter().for_each(|limiter| limiter.invariants());
+    }
+}
+
+/// Notes everything that is wrong with a list of limits.
+pub(crate) fn validate(configs: &[LimitConfig], problems: &mut Problems) {
+    /// A request pays at each: a bound on its cost.
+    const MOST: usize = 64;
+    problems.check("limits", configs.len(), configs.len() <= MOST, "at most 64 of them");
+    for (at, config) in configs.iter().enumerate() {
+        problems.within_item("limits", at, |problems| config.validate(problems));
+    }
+}

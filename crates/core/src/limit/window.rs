@@ -1,0 +1,371 @@
+//! `window`: so much per minute, hour, day, week or month of the calendar.
+//!
+//! What contracts and bills say: a count that starts anew when the calendar turns. It promises
+//! nothing about rates, two windows may be used up within a moment of each other, so it belongs
+//! beside a `rate`, not in its place.
+//!
+//! The core has no calendar; a driver says what it reads ([`Limiter::on_calendar`]). Before that,
+//! windows count from the driver's epoch. A larger quota in mid-window takes effect at once: what was
+//! used stays used, the rest is there.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Ask, Each, LimitConfig, Limiter, Receipt, Unit, check_factor};
+use crate::config::Problems;
+use crate::context::{Context, Workflow, Workflows};
+use crate::meter::Cost;
+use crate::time::{Instant, Span};
+use crate::verdict::{Advice, Reason, Rejection};
+
+const MINUTE: i64 = 60;
+const HOUR: i64 = 60 * MINUTE;
+const DAY: i64 = 24 * HOUR;
+
+/// Counts by calendar.
+#[derive(Clone, Debug)]
+pub struct Window {
+    config: WindowConfig,
+    /// What the calendar read at which moment, since 1970 in UTC.
+    calendar: (Instant, Span),
+    /// When the window ends.
+    ends: Instant,
+    /// How long it is: months differ.
+    length: Span,
+    /// Used in this window, by workflow number; one count where all share it.
+    used: Vec<f64>,
+}
+
+impl Window {
+    /// A window of which nothing is used.
+    pub fn new(config: &WindowConfig, now: Instant) -> Self {
+        let calendar = (Instant::ZERO, Span::ZERO);
+        let (config, ends, length) = (config.clone(), now, Span::ZERO);
+        let mut window = Self { config, calendar, ends, length, used: Vec::new() };
+        window.turn(now);
+        window
+    }
+
+    /// Begins the window that `now` is in.
+    fn turn(&mut self, now: Instant) {
+        let (read, unix) = self.calendar;
+        let zone = i64::from(self.config.zone_minutes) * MINUTE;
+        let today = unix + now.since(read);
+        let local = i64::try_from(today.as_nanos() / 1_000_000_000).unwrap_or(i64::MAX / 2) + zone;
+        let (from, until) = self.config.period.around(local);
+        let moment = |local: i64| {
+            let unix_then = Span::from_secs(u64::try_from(local - zone).unwrap_or(0));
+            if unix_then >= unix {
+                read + unix_then.saturating_sub(unix)
+            } else {
+                read - unix.saturating_sub(unix_then)
+            }
+        };
+        self.ends = moment(until).max(now + Span::from_nanos(1));
+        self.length = Span::from_secs(u64::try_from(until - from).unwrap_or(0));
+    }
+
+    fn count(&mut self, now: Instant, context: &Context) -> &mut f64 {
+        if now >= self.ends {
+            self.turn(now);
+            self.used.fill(0.0);
+        }
+        let at = match self.config.each {
+            Each::Workflow => usize::from(context.workflow.0).min(Workflows::LIMIT),
+            Each::All | Each::Caller => 0,
+        };
+        if self.used.len() <= at {
+            self.used.resize(at + 1, 0.0);
+        }
+        &mut self.used[at]
+    }
+
+    /// Used by `workflow` in the window that `now` is in.
+    pub fn used(&mut self, now: Instant, workflow: Workflow) -> f64 {
+        *self.count(now, &Context { workflow, ..Context::default() })
+    }
+}
+
+impl Limiter for Window {
+    fn name(&self) -> &'static str {
+        "window"
+    }
+
+    fn on_arrival(&mut self, now: Instant, ask: &Ask<'_>) -> Result<Receipt, Rejection> {
+        let paid = self.config.unit.amount(ask.cost, self.config.factor);
+        let quota = self.config.quota;
+        let used = self.count(now, ask.context);
+        // Costs known only afterwards may go over by the last request's.
+        let fits = *used + paid <= quota || (paid > quota && *used == 0.0);
+        if fits {
+            *used += paid;
+            return Ok(Receipt { paid, to: self.ends.as_nanos() as u32 });
+        }
+        let asked = *used + paid;
+        // Told per second, like every quota.
+        let seconds = self.length.as_secs_f64();
+        let advice = Advice::Later(self.ends.since(now));
+        Err(Rejection::new(Reason::Quota, asked / seconds, quota / seconds, advice))
+    }
+
+    fn refund(&mut self, now: Instant, context: &Context, receipt: Receipt) {
+        let used = self.count(now, context);
+        let rest = (*used - receipt.paid).max(0.0);
+        // What was paid in a window that is over has lapsed with it.
+        if receipt.to == self.ends.as_nanos() as u32 {
+            *self.count(now, context) = rest;
+        }
+    }
+
+    fn on_finish(&mut self, now: Instant, context: &Context, receipt: Receipt, cost: Cost) {
+        if self.config.unit.is_prepaid() {
+            return;
+        }
+        let actual = self.config.unit.amount(cost, self.config.factor);
+        let used = self.count(now, context);
+        let settled = (*used + actual - receipt.paid).max(0.0);
+        if receipt.to == self.ends.as_nanos() as u32 {
+            *self.count(now, context) = settled;
+        }
+    }
+
+    fn on_calendar(&mut self, now: Instant, unix: Span) {
+        self.calendar = (now, unix);
+        // What was used stays used: another reading is no other window.
+        self.turn(now);
+    }
+
+    fn reconfigure(&mut self, now: Instant, config: &LimitConfig) -> bool {
+        let LimitConfig::Window(config) = config else { return false };
+        let shape = |config: &WindowConfig| (config.period, config.each, config.unit);
+        if shape(config) != shape(&self.config) {
+            return false;
+        }
+        let turned = config.zone_minutes != self.config.zone_minutes;
+        self.config = config.clone();
+        if turned {
+            self.turn(now);
+        }
+        true
+    }
+
+    fn invariants(&self) {
+        assert!(self.length >= Span::from_secs(60), "no period is shorter than a minute");
+        assert!(self.used.iter().all(|used| *used >= 0.0), "what is used is not negative");
+    }
+
+    fn clone_box(&self) -> Box<dyn Limiter> {
+        Box::new(self.clone())
+    }
+}
+
+/// A length of time in the calendar.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Period {
+    /// 60 seconds.
+    Minute,
+    /// 60 minutes.
+    Hour,
+    /// From midnight to midnight.
+    #[default]
+    Day,
+    /// From Monday to Monday.
+    Week,
+    /// From the first to the first.
+    Month,
+}
+
+impl Period {
+    /// When the period around `local` seconds since 1970 began, and when the next one does.
+    fn around(self, local: i64) -> (i64, i64) {
+        // 1970 began on a Thursday: Monday was three days before.
+        let (length, shift) = match self {
+            Self::Minute => (MINUTE, 0),
+            Self::Hour => (HOUR, 0),
+            Self::Day => (DAY, 0),
+            Self::Week => (7 * DAY, 3 * DAY),
+            Self::Month => return month_around(local),
+        };
+        let from = (local + shift).div_euclid(length) * length - shift;
+        (from, from + length)
+    }
+}
+
+fn month_around(local: i64) -> (i64, i64) {
+    let (year, month) = month_of(local.div_euclid(DAY));
+    let (next_year, next_month) = if month == 12 { (year + 1, 1) } else { (year, month + 1) };
+    (first_day(year, month) * DAY, first_day(next_year, next_month) * DAY)
+}
+
+/// Days from 1970 to the first of a month in the Gregorian calendar, years beginning in March so that
+/// the leap day comes last.
+fn first_day(year: i64, month: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let months_since_march = (month + 9) % 12;
+    let days_since_march = (153 * months_since_march + 2) / 5;
+    let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
+    // 719,468 days from 1 March of the year 0 to 1970.
+    365 * year + leap_days + days_since_march - 719_468
+}
+
+/// Year and month of a day since 1970: a guess by mean lengths, then the right one near it.
+fn month_of(day: i64) -> (i64, i64) {
+    let mut months = (day as f64 / 30.436_875).floor() as i64 + 1970 * 12 + 1;
+    let first = |months: i64| first_day(months.div_euclid(12), months.rem_euclid(12) + 1);
+    while first(months) > day {
+        months -= 1;
+    }
+    (months.div_euclid(12), months.rem_euclid(12) + 1)
+}
+
+/// Parameters of windows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WindowConfig {
+    /// What may pass in one window, in `unit`. Default 1,000,000 (judgement: set what was agreed).
+    pub quota: f64,
+    /// `minute`, `hour`, `day`, `week` (from Monday) or `month`. Default day.
+    pub period: Period,
+    /// Who has a count: `all` together, or each `workflow`. Default all.
+    pub each: Each,
+    /// What is counted: `requests`, `cpu-seconds`, or `cost` as the driver counts it. Default
+    /// requests.
+    pub unit: Unit,
+    /// Work this machine does in a second, as a multiple of a standard machine's. Default 1.
+    pub factor: f64,
+    /// Where midnight is: minutes that local time is ahead of UTC. Default 0.
+    pub zone_minutes: i32,
+}
+
+impl Default for WindowConfig {
+    fn default() -> Self {
+        Self {
+            quota: 1e6,
+            period: Period::Day,
+            each: Each::All,
+            unit: Unit::Requests,
+            factor: 1.0,
+            zone_minutes: 0,
+        }
+    }
+}
+
+impl WindowConfig {
+    /// Notes everything that is wrong with the parameters.
+    pub fn validate(&self, problems: &mut Problems) {
+        problems.range("quota", self.quota, self.unit.least_burst(), 1e15);
+        check_factor(problems, self.factor);
+        let zone = self.zone_minutes;
+        problems.check("zone_minutes", zone, (-840..=840).contains(&zone), "-840 to 840");
+        let fine = self.each != Each::Caller;
+        problems.check("each", "\"caller\"", fine, "all or workflow: callers come and go");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn secs(seconds: u64) -> Instant {
+        Instant::ZERO + Span::from_secs(seconds)
+    }
+
+    fn window(quota: f64, period: Period) -> Window {
+        Window::new(&WindowConfig { quota, period, ..Default::default() }, secs(0))
+    }
+
+    fn ask(window: &mut Window, now: Instant) -> Result<Receipt, Rejection> {
+        let context = Context::default();
+        window.on_arrival(now, &Ask { context: &context, cost: Cost(1), delay: Span::ZERO })
+    }
+
+    #[test]
+    fn starts_anew_when_the_calendar_turns() {
+        let mut window = window(2.0, Period::Minute);
+        // The process began 40 s into a minute.
+        window.on_calendar(secs(0), Span::from_secs(1_700_000_020));
+        let ends = 1_700_000_040 - 1_700_000_020;
+        assert!(ask(&mut window, secs(1)).is_ok() && ask(&mut window, secs(2)).is_ok());
+        let refused = ask(&mut window, secs(5)).unwrap_err();
+        assert_eq!(refused.advice, Advice::Later(Span::from_secs(ends - 5)));
+        assert_eq!(refused.limit, 2.0 / 60.0);
+        assert!(ask(&mut window, secs(ends)).is_ok());
+    }
+
+    #[test]
+    fn a_larger_quota_in_mid_window_takes_effect() {
+        let mut window = window(2.0, Period::Hour);
+        let config = |quota| {
+            LimitConfig::Window(WindowConfig { quota, period: Period::Hour, ..Default::default() })
+        };
+        while ask(&mut window, secs(1)).is_ok() {}
+        assert!(window.reconfigure(secs(2), &config(5.0)));
+        assert_eq!((0..9).filter(|_| ask(&mut window, secs(3)).is_ok()).count(), 3);
+        assert!(window.reconfigure(secs(4), &config(3.0)));
+        assert!(ask(&mut window, secs(5)).is_err());
+        assert_eq!(window.used(secs(5), Workflow::NONE), 5.0);
+    }
+
+    #[test]
+    fn a_refund_of_a_window_that_is_over_has_lapsed() {
+        let mut window = window(2.0, Period::Minute);
+        let (early, context) = (ask(&mut window, secs(59)).unwrap(), Context::default());
+        ask(&mut window, secs(61)).unwrap();
+        window.refund(secs(62), &context, early);
+        assert_eq!(window.used(secs(62), Workflow::NONE), 1.0);
+        let late = ask(&mut window, secs(63)).unwrap();
+        window.refund(secs(64), &context, late);
+        assert_eq!(window.used(secs(64), Workflow::NONE), 1.0);
+    }
+
+    #[test]
+    fn months_are_those_of_the_calendar() {
+        // 2024-02-29T12:00:00Z, 2023-12-31T23:59:59Z, 1970-01-01, 2100-02-28 (no leap year).
+        for (unix, from, until) in [
+            (1_709_208_000, 1_706_745_600, 1_709_251_200),
+            (1_704_067_199, 1_701_388_800, 1_704_067_200),
+            (0, 0, 31 * DAY),
+            (4_107_456_000, 4_105_123_200, 4_107_542_400),
+        ] {
+            assert_eq!(Period::Month.around(unix), (from, until), "{unix}");
+        }
+        // 1970-01-05 was a Monday.
+        assert_eq!(Period::Week.around(4 * DAY), (4 * DAY, 11 * DAY));
+        assert_eq!(Period::Week.around(4 * DAY - 1), (-3 * DAY, 4 * DAY));
+    }
+
+    proptest! {
+        /// Periods tile time: each moment is in one, and its end is the next one's beginning.
+        #[test]
+        fn periods_tile_time(local in 0..20_000_000_000i64) {
+            for period in [Period::Minute, Period::Hour, Period::Day, Period::Week, Period::Month] {
+                let (from, until) = period.around(local);
+                prop_assert!(from <= local && local < until, "{period:?}");
+                prop_assert_eq!(period.around(until).0, until);
+                prop_assert_eq!(period.around(until - 1), (from, until));
+            }
+        }
+
+        #[test]
+        fn no_window_passes_more_than_its_quota(
+            steps in prop::collection::vec((0..20u64, any::<bool>()), 1..300),
+        ) {
+            let mut window = window(5.0, Period::Minute);
+            let (mut now, mut counts) = (0, std::collections::BTreeMap::<u64, u32>::new());
+            for (step, give_back) in steps {
+                now += step;
+                match ask(&mut window, secs(now)) {
+                    Ok(receipt) if give_back => {
+                        window.refund(secs(now), &Context::default(), receipt);
+                    }
+                    Ok(_) => *counts.entry(now / 60).or_default() += 1,
+                    Err(_) => prop_assert_eq!(counts.get(&(now / 60)), Some(&5)),
+                }
+                window.invariants();
+            }
+            prop_assert!(counts.values().all(|count| *count <= 5));
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! The latency objective: given, or learned from the service and its callers.
+//!
+//! An answer later than the objective is worth nothing, and everything a policy waits for is a share
+//! of it. Few people know theirs, and a wrong one is expensive: too short refuses what bursts would
+//! have been served, too long lets every request wait. So, unless it is given:
+//!
+//! 1. The objective is [`FACTOR`] × the *unloaded* mean time that a request holds its slot, plus the
+//!    round trip if the driver tells it, and at least [`FLOOR`]: room for a burst of some twenty
+//!    requests per slot, and no less than a timer, a garbage collection or a busy neighbour takes.
+//! 2. Where requests come with deadlines it is no longer than what half of them have left when they
+//!    arrive. Deadlines are often mere timeouts, far beyond any good answer, so a longer one does not
+//!    make the objective longer; and it takes half of the traffic to make it shorter. A single request
+//!    with less time left is held to its own deadline by the gate in any case.
+//! 3. Unloaded means that nothing waits, nothing was refused lately and most slots are free, or that
+//!    nothing else runs. While the gate sheds, everything learned is frozen: under overload a service is
+//!    slow, and an objective that grew with it would call that normal.
+//! 4. The first [`FIRST`] requests count whatever the load: of a service that is overloaded from the
+//!    start something must be known.
+//! 5. A new value is in force when it differs by more than a tenth, so that policies are not moved by
+//!    noise.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::slots::Finish;
+use crate::time::{ParseSpanError, Span};
+use crate::verdict::Outcome;
+
+/// How many unloaded means the objective is. By judgement: queueing below 90 % load with exponential
+/// service is shorter in all but one case in ten.
+const FACTOR: f64 = 25.0;
+/// The shortest objective that is learned.
+const FLOOR: Span = Span::from_millis(25);
+/// The longest: beyond that a service is not interactive, and its deadlines decide.
+const CEILING: Span = Span::from_secs(60);
+/// The objective before anything was served.
+const START: Span = Span::from_millis(50);
+/// Requests that count whatever the load; their mean is known to 18 % with exponential times.
+const FIRST: f64 = 32.0;
+/// Least weight of a request in the mean.
+const GAIN: f64 = 1.0 / 256.0;
+/// Step towards the median of what requests have left: from an hour to 25 ms in four hundred requests.
+const STEP: f64 = 1.0 / 32.0;
+/// Time left of requests without a deadline, and the most that is told apart.
+const NO_DEADLINE: f64 = 3600e9;
+/// Change by which a new value comes into force.
+const CHANGE: f64 = 0.1;
+
+/// The objective as it is configured: in TOML a time such as `"50ms"`, or `"learned"`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Objective {
+    /// Found out, as the module describes.
+    #[default]
+    Learned,
+    /// This.
+    Given(Span),
+}
+
+impl Objective {
+    /// What it is before anything was learned.
+    pub(crate) fn at_first(self) -> Span {
+        match self {
+            Self::Learned => START,
+            Self::Given(span) => span,
+        }
+    }
+}
+
+impl From<Span> for Objective {
+    fn from(span: Span) -> Self {
+        Self::Given(span)
+    }
+}
+
+impl fmt::Display for Objective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Learned => f.write_str("learned"),
+            Self::Given(span) => span.fmt(f),
+        }
+    }
+}
+
+impl FromStr for Objective {
+    type Err = ParseSpanError;
+
+    fn from_str(text: &str) -> Result<Self, ParseSpanError> {
+        if text.trim() == "learned" { Ok(Self::Learned) } else { text.parse().map(Self::Given) }
+    }
+}
+
+impl Serialize for Objective {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Objective {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Why the objective is what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Because {
+    /// The configuration says so.
+    Given,
+    /// Nothing was served yet.
+    Unknown,
+    /// Services as quick as this one get the shortest that is learned.
+    Floor {
+        /// The unloaded mean.
+        mean: Span,
+    },
+    /// A multiple of how long the service takes unloaded.
+    Service {
+        /// The unloaded mean.
+        mean: Span,
+    },
+    /// Half of the requests have no more time than this.
+    Deadlines,
+}
+
+impl fmt::Display for Because {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = |mean: &Span| mean.as_millis_f64();
+        match self {
+            Self::Given => f.write_str("it is configured"),
+            Self::Unknown => f.write_str("nothing was served yet"),
+            Self::Floor { mean } => {
+                write!(f, "requests take {:.3} ms unloaded, and this is the least", millis(mean))
+            }
+            Self::Service { mean } => {
+                write!(
+                    f,
+                    "it is {FACTOR} times the {:.3} ms that requests take unloaded",
+                    millis(mean)
+                )
+            }
+            Self::Deadlines => f.write_str("half of the requests have no more time left"),
+        }
+    }
+}
+
+/// An objective that finds itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Learner {
+    /// Unloaded mean time that a slot is held, in nanoseconds.
+    mean: f64,
+    /// Requests that the mean rests on.
+    evidence: f64,
+    /// What half of the requests have left when they arrive, in nanoseconds.
+    left: f64,
+    /// As told by the driver.
+    round_trip: Span,
+    current: Span,
+    because: Because,
+}
+
+impl Learner {
+    pub(crate) fn new() -> Self {
+        Self {
+            mean: 0.0,
+            evidence: 0.0,
+            left: NO_DEADLINE,
+            round_trip: Span::ZERO,
+            current: START,
+            because: Because::Unknown,
+        }
+    }
+
+    /// A request has arrived with so much time left; [`Span::MAX`] if it has no deadline.
+    pub(crate) fn on_arrival(&mut self, left: Span, shedding: bool) {
+        if shedding {
+            return;
+        }
+        // Up as often as down: the median, in steps in proportion to itself.
+        let step = if (left.as_nanos() as f64) < self.left { -STEP } else { STEP };
+        self.left = (self.left * (1.0 + step)).clamp(1.0, NO_DEADLINE);
+    }
+
+    /// The driver has measured how long a message to a caller and back takes.
+    pub(crate) fn on_round_trip(&mut self, round_trip: Span) {
+        self.round_trip = round_trip;
+    }
+
+    /// A slot was given back while there were `slots`. Returns the objective if it has changed.
+    pub(crate) fn on_finish(&mut self, finish: &Finish, slots: u32) -> Option<Span> {
+        if finish.outcome != Outcome::Serve {
+            return None;
+        }
+        let alone = finish.running == 0;
+        let calm = alone || finish.running.saturating_mul(2) < slots;
+        let unloaded = finish.waiting == 0 && !finish.shedding && calm;
+        if !unloaded && self.evidence >= FIRST {
+            return None;
+        }
+        self.evidence += 1.0;
+        let service = finish.service.as_nanos() as f64;
+        self.mean += (service - self.mean) * (1.0 / self.evidence).max(GAIN);
+        self.decide()
+    }
+
+    /// What is in force, and why.
+    pub(crate) fn current(&self) -> (Span, Because) {
+        (self.current, self.because)
+    }
+
+    fn decide(&mut self) -> Option<Span> {
+        let mean = Span::from_nanos(self.mean as u64);
+        let by_service = (mean.scale(FACTOR) + self.round_trip).min(CEILING);
+        // Less than a request takes would refuse everything, whatever is claimed.
+        let by_deadlines = Span::from_nanos(self.left as u64).max(mean.scale(2.0));
+        let (objective, because) = if by_deadlines < by_service.max(FLOOR) {
+            (by_deadlines, Because::Deadlines)
+        } else if by_service < FLOOR {
+            (FLOOR, Because::Floor { mean })
+        } else {
+            (by_service, Because::Service { mean })
+        };
+        let change = objective.as_nanos().abs_diff(self.current.as_nanos()) as f64;
+        if self.because != Because::Unknown && change <= CHANGE * self.current.as_nanos() as f64 {
+            return None;
+        }
+        (self.current, self.because) = (objective, because);
+        Some(objective)
+    }
+
+    /// Panics if the state contradicts itself.
+    pub(crate) fn invariants(&self) {
+        assert!(self.mean.is_finite() && self.mean >= 0.0);
+        assert!((1.0..=NO_DEADLINE).contains(&self.left));
+        assert!(self.current > Span::ZERO || self.mean < 1.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn served(millis: u64) -> Finish {
+        let service = Span::from_millis(millis);
+        Finish { service, outcome: Outcome::Serve, running: 0, waiting: 0, shedding: false }
+    }
+
+    fn learn(learner: &mut Learner, count: u32, finish: Finish) -> (Span, Because) {
+        for _ in 0..count {
+            learner.on_finish(&finish, 8);
+            learner.invariants();
+        }
+        learner.current()
+    }
+
+    #[test]
+    fn the_objective_is_a_multiple_of_the_unloaded_mean_and_no_less_than_the_floor() {
+        let mut learner = Learner::new();
+        assert_eq!(learner.current(), (START, Because::Unknown));
+        let (objective, because) = learn(&mut learner, 40, served(4));
+        assert_eq!(
+            (objective, because),
+            (Span::from_millis(100), Because::Service { mean: Span::from_millis(4) })
+        );
+        learner.on_round_trip(Span::from_millis(30));
+        assert_eq!(learn(&mut learner, 40, served(4)).0, Span::from_millis(130));
+        let mut quick = Learner::new();
+        assert_eq!(learn(&mut quick, 40, served(0)), (FLOOR, Because::Floor { mean: Span::ZERO }));
+    }
+
+    #[test]
+    fn what_is_learned_is_frozen_under_load() {
+        let mut learner = Learner::new();
+        learn(&mut learner, 40, served(2));
+        let before = learner.current();
+        for loaded in [
+            Finish { shedding: true, ..served(40) },
+            Finish { waiting: 1, ..served(40) },
+            Finish { running: 4, ..served(40) },
+            Finish { outcome: Outcome::Fail, ..served(40) },
+            Finish { outcome: Outcome::Cancel, ..served(40) },
+        ] {
+            assert_eq!(learn(&mut learner, 2_000, loaded), before, "{loaded:?}");
+        }
+        for _ in 0..2_000 {
+            learner.on_arrival(Span::from_millis(1), true);
+        }
+        assert_eq!(learn(&mut learner, 10, served(2)), before);
+        // Calm again, so this is what it takes.
+        assert!(learn(&mut learner, 2_000, served(40)).0 > Span::from_millis(900));
+    }
+
+    #[test]
+    fn a_service_overloaded_from_the_start_is_known_by_its_first_requests() {
+        let mut learner = Learner::new();
+        let loaded = Finish { shedding: true, waiting: 9, running: 7, ..served(100) };
+        assert_eq!(learn(&mut learner, 40, loaded).0, Span::from_millis(2_500));
+    }
+
+    #[test]
+    fn deadlines_shorten_it_only_if_half_of_the_requests_have_them() {
+        let tries = |share: u32, left: Span| {
+            let mut learner = Learner::new();
+            for n in 0..4_000 {
+                learner.on_arrival(if n % 10 < share { left } else { Span::MAX }, false);
+            }
+            learn(&mut learner, 40, served(4)).0
+        };
+        let usual = Span::from_millis(100);
+        assert_eq!(tries(4, Span::from_millis(40)), usual);
+        let shorter = tries(9, Span::from_millis(40));
+        assert!((Span::from_millis(38)..=Span::from_millis(43)).contains(&shorter), "{shorter}");
+        assert_eq!(tries(10, Span::from_secs(30)), usual, "a timeout is no objective");
+        assert_eq!(
+            tries(10, Span::from_nanos(1)),
+            Span::from_millis(8),
+            "twice the mean is the least"
+        );
+    }
+
+    #[test]
+    fn noise_does_not_move_it() {
+        let mut learner = Learner::new();
+        learn(&mut learner, 400, served(10));
+        let moved =
+            (0..1_000).filter(|n| learner.on_finish(&served(9 + n % 3), 8).is_some()).count();
+        assert_eq!(moved, 0);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_the_objective_is_in_bounds(
+            facts in proptest::collection::vec((any::<u64>(), 0..400u64, any::<bool>()), 1..300),
+        ) {
+            let mut learner = Learner::new();
+            for (left, millis, shedding) in facts {
+                learner.on_arrival(Span::from_nanos(left), shedding);
+                learner.on_finish(&Finish { shedding, ..served(millis) }, 4);
+                learner.invariants();
+                prop_assert!(learner.current().0 <= CEILING);
+            }
+        }
+
+        #[test]
+        fn shown_objectives_read_back(nanos in any::<u64>()) {
+            for objective in [Objective::Learned, Objective::Given(Span::from_nanos(nanos))] {
+                prop_assert_eq!(objective.to_string().parse(), Ok(objective));
+            }
+        }
+    }
+}

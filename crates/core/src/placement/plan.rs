@@ -1,0 +1,401 @@
+//! Our way: predict, place, verify.
+//!
+//! The paper's [`Fitting`](super::Fitting) learns by measuring what a placement is worth, a minute at a
+//! time. Most of that can be computed beforehand:
+//!
+//! 1. A broker's room for this topic is its idle cores' time divided by what the topic's own messages
+//!    cost, batches as recorded; not a benchmark of other messages.
+//! 2. For k from the fewest brokers whose rooms cover the topic, max-min quotas are made and publishers
+//!    dealt group by group; the recording is replayed through each broker's bucket and queue. The
+//!    first k whose predicted tails are all within the objective, less a margin, is it. The recording
+//!    is longer than a measurement, and every stretch of it as long as one has to pass.
+//! 3. One measurement verifies it. If it fails, all predictions are taken to be wrong by as much as the
+//!    worst one was, but no more than [`PlannerConfig::distrust`]; the first larger k that passes then is
+//!    measured, and that is the last measurement: at most two.
+//!
+//! If no k passes, the placement with the smallest predicted worst tail is tried: the best there is.
+//! [`Planner::wanted`] then says how many brokers like the emptiest would do, found by replaying on.
+//! A broker that disappears during the measurement is left out of the next plan.
+
+use super::deal::{Order, deal};
+use super::quota::{Division, fewest, quotas};
+use super::replay::{Arrival, Costs, tail};
+use super::{Broker, Measured, PlaceError, Placement, Publisher, check};
+use crate::share::Share;
+use crate::time::Span;
+
+/// Plans a topic's placement from a recording of it.
+#[derive(Clone, Debug)]
+pub struct Planner {
+    config: PlannerConfig,
+    topic: Vec<Publisher>,
+    whole: Share,
+    /// The topic, in order of arrival.
+    recording: Vec<Arrival>,
+    /// What each broker serves besides, in order of arrival; over the same time.
+    others: Vec<Vec<Arrival>>,
+    /// Rooms as capacities, so that quotas can be made of them.
+    rooms: Vec<Broker>,
+    gone: Vec<bool>,
+    /// The plan, and each broker's predicted tail.
+    placement: Placement,
+    predicted: Vec<Option<Span>>,
+    /// By how much measured tails exceed predicted ones, at worst; 1 before the first.
+    error: f64,
+    /// Plans use more brokers than this.
+    failed: usize,
+    /// What failed verification, with its measured and predicted tails, if it was nearest.
+    nearest: Option<(Span, Placement, Vec<Option<Span>>)>,
+    rounds: u32,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Measure,
+    Done { met: bool },
+}
+
+impl Planner {
+    /// Plans. `others` has what each broker serves already; there are as many brokers.
+    pub fn new(
+        topic: &[Publisher],
+        whole: Share,
+        recording: &[Arrival],
+        others: &[Vec<Arrival>],
+        config: PlannerConfig,
+    ) -> Result<Self, PlaceError> {
+        let costs = config.costs;
+        // Room in this topic's messages: the idle part of the cores over what its messages take.
+        let all = costs.utilization(recording, config.over);
+        let rate: f64 = topic.iter().map(|at| at.rate).sum();
+        let room = |others: &Vec<Arrival>| {
+            let idle = (1.0 - costs.utilization(others, config.over)).max(0.0);
+            Broker { capacity: rate * idle / all.max(f64::MIN_POSITIVE), load: 0.0 }
+        };
+        let rooms: Vec<Broker> = others.iter().map(room).collect();
+        check(topic, &rooms)?;
+        let mut planner = Self {
+            config,
+            topic: topic.to_vec(),
+            whole,
+            recording: recording.to_vec(),
+            others: others.to_vec(),
+            gone: vec![false; rooms.len()],
+            placement: Placement::none(topic.len()),
+            predicted: Vec::new(),
+            rooms,
+            error: 1.0,
+            failed: 0,
+            nearest: None,
+            rounds: 0,
+            state: State::Measure,
+        };
+        planner.plan();
+        Ok(planner)
+    }
+
+    /// What to measure, or what it came to.
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// What each broker's tail is expected to be there.
+    pub fn predicted(&self) -> &[Option<Span>] {
+        &self.predicted
+    }
+
+    /// Whether nothing more is to be measured.
+    pub fn is_done(&self) -> bool {
+        self.state != State::Measure
+    }
+
+    /// Whether the last measurement met the objective.
+    pub fn met(&self) -> bool {
+        self.state == State::Done { met: true }
+    }
+
+    /// Measurements so far; never more than two.
+    pub fn rounds(&self) -> u32 {
+        self.rounds
+    }
+
+    /// The placement was measured: what came of each broker.
+    pub fn on_measured(&mut self, measured: &[Measured]) {
+        if self.is_done() {
+            return;
+        }
+        self.rounds += 1;
+        let mut lost = false;
+        let mut worst = Span::ZERO;
+        for (broker, measured) in measured.iter().enumerate().take(self.rooms.len()) {
+            match measured {
+                Measured::Gone => {
+                    lost |= self.placement.broker_of.contains(&Some(broker));
+                    self.gone[broker] = true;
+                }
+                Measured::Tail(tail) => {
+                    worst = worst.max(*tail);
+                    let expected = self.predicted[broker].unwrap_or(*tail).as_secs_f64();
+                    self.error = self.error.max(tail.as_secs_f64() / expected.max(1e-9));
+                }
+                Measured::Idle => {}
+            }
+        }
+        let met = !lost && worst <= self.config.slo;
+        self.error = self.error.min(self.config.distrust);
+        if !lost && !met {
+            self.failed = self.placement.used().len();
+            if self.nearest.as_ref().is_none_or(|nearest| worst < nearest.0) {
+                self.nearest = Some((worst, self.placement.clone(), self.predicted.clone()));
+            }
+        }
+        if lost || (!met && self.rounds < 2) {
+            self.plan();
+        }
+        if met || self.rounds >= 2 {
+            self.state = State::Done { met };
+        }
+        // Of two that failed, the better one stays, unless a broker of it has gone.
+        if let State::Done { met: false } = self.state
+            && let Some((_, placement, predicted)) = self.nearest.take()
+            && !placement.used().iter().any(|at| self.gone[*at])
+            && !lost
+        {
+            (self.placement, self.predicted) = (placement, predicted);
+        }
+    }
+
+    /// How many brokers would do if these do not: as many more, like the emptiest one, as replaying
+    /// asks for. None if these do, or if not even [`PlannerConfig::most`] would.
+    pub fn wanted(&self) -> Option<usize> {
+        if self.passes(&self.predicted) {
+            return None;
+        }
+        let emptiest = (0..self.rooms.len())
+            .max_by(|a, b| self.rooms[*a].capacity.total_cmp(&self.rooms[*b].capacity))?;
+        let mut more = self.clone();
+        while more.rooms.len() < self.config.most {
+            more.rooms.push(self.rooms[emptiest]);
+            more.others.push(self.others[emptiest].clone());
+            more.gone.push(false);
+            let there: Vec<usize> = more.there();
+            let (_, predicted) = more.try_on(&there);
+            if more.passes(&predicted) {
+                return Some(there.len());
+            }
+        }
+        None
+    }
+
+    /// Step 2.
+    fn plan(&mut self) {
+        let there = self.there();
+        let rate: f64 = self.topic.iter().map(|at| at.rate).sum();
+        let least = fewest(&self.rooms, &there, rate).len();
+        // `fewest` of an endless rate is all of them, in the order of their rooms.
+        let order = fewest(&self.rooms, &there, f64::INFINITY);
+        let mut best: Option<(Span, Placement, Vec<Option<Span>>)> = None;
+        let first = least.max(self.failed + 1).min(order.len()).max(1);
+        for count in first..=order.len() {
+            let (placement, predicted) = self.try_on(&order[..count]);
+            let worst = predicted.iter().flatten().copied().max().unwrap_or(Span::MAX);
+            let passes = self.passes(&predicted);
+            if best.as_ref().is_none_or(|best| worst < best.0) || passes {
+                best = Some((worst, placement, predicted));
+            }
+            if passes {
+                break;
+            }
+        }
+        (self.placement, self.predicted) = best.map_or_else(
+            || (Placement::none(self.topic.len()), vec![None; self.rooms.len()]),
+            |(_, placement, predicted)| (placement, predicted),
+        );
+    }
+
+    fn there(&self) -> Vec<usize> {
+        (0..self.rooms.len()).filter(|at| !self.gone[*at]).collect()
+    }
+
+    fn passes(&self, predicted: &[Option<Span>]) -> bool {
+        let limit = self.config.slo.scale((1.0 - self.config.margin) / self.error);
+        let mut tails = predicted.iter().flatten().peekable();
+        tails.peek().is_some() && tails.all(|tail| *tail <= limit)
+    }
+
+    /// A placement on these brokers, and what is to be expected of it.
+    fn try_on(&self, chosen: &[usize]) -> (Placement, Vec<Option<Span>>) {
+        let rate: f64 = self.topic.iter().map(|at| at.rate).sum();
+        let parts = quotas(Division::MaxMin, &self.rooms, chosen, rate);
+        let all: Vec<usize> = (0..self.topic.len()).collect();
+        let mut placement = Placement::none(self.topic.len());
+        let hands = deal(&self.topic, &all, &parts, Order::ByGroup);
+        for (&broker, hand) in chosen.iter().zip(hands) {
+            hand.into_iter().for_each(|at| placement.broker_of[at] = Some(broker));
+        }
+        let predicted = self.predict(&placement);
+        (placement, predicted)
+    }
+
+    /// The tail of each broker; none where there is no message or no token for every broker.
+    fn predict(&self, placement: &Placement) -> Vec<Option<Span>> {
+        let mut parts = vec![Vec::new(); self.rooms.len()];
+        for arrival in &self.recording {
+            let broker = placement.broker_of.get(arrival.publisher as usize).copied().flatten();
+            if let Some(broker) = broker {
+                parts[broker].push(*arrival);
+            }
+        }
+        let mut tails = vec![None; self.rooms.len()];
+        match placement.shares(self.whole, &self.topic) {
+            Ok(shares) => {
+                for (at, share) in shares {
+                    tails[at] = tail(
+                        self.config.costs,
+                        share,
+                        &parts[at],
+                        &self.others[at],
+                        self.config.window,
+                    );
+                }
+            }
+            // More brokers than tokens: nothing would pass some of them.
+            Err(_) => placement.used().into_iter().for_each(|at| tails[at] = Some(Span::MAX)),
+        }
+        tails
+    }
+}
+
+/// How a placement is planned.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PlannerConfig {
+    /// The objective: the 99th percentile of the topic's latency, on every broker.
+    pub slo: Span,
+    /// What brokers' work costs.
+    pub costs: Costs,
+    /// How long the recordings are.
+    pub over: Span,
+    /// How long a measurement is.
+    pub window: Span,
+    /// How far below the objective a prediction has to be, as a share of it. More uses more brokers
+    /// and is verified more often. Default 0.1 by judgement.
+    pub margin: f64,
+    /// How much worse than predicted everything is taken to be after a failed verification, at most. A
+    /// tail that waits for tokens can be many times what was predicted and still be cured by one
+    /// more broker. Default 1.25 by judgement.
+    pub distrust: f64,
+    /// Most brokers that [`Planner::wanted`] thinks of. Default 64.
+    pub most: usize,
+}
+
+impl PlannerConfig {
+    /// For this objective, with these costs, and recordings and measurements of these lengths.
+    pub fn new(slo: Span, costs: Costs, over: Span, window: Span) -> Self {
+        Self { slo, costs, over, window, margin: 0.1, distrust: 1.25, most: 64 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::placement::GroupId;
+    use crate::share::Rate;
+    use crate::time::Instant;
+
+    const COSTS: Costs = Costs {
+        cores: 2,
+        wake: Span::from_micros(18),
+        message: Span::from_micros(15),
+        network: Span::ZERO,
+    };
+
+    /// 40 groups of `size`, each sending 10 messages per publisher at once, one group after the other.
+    fn topic(size: u32) -> (Vec<Publisher>, Vec<Arrival>) {
+        let publishers =
+            (0..40 * size).map(|at| Publisher { rate: 10.0, group: Some(GroupId(at / size)) });
+        let arrival = |at: u32| Arrival {
+            at: Instant::ZERO + Span::from_millis(25 * u64::from(at / size)),
+            publisher: at,
+            messages: 10,
+        };
+        (publishers.collect(), (0..40 * size).map(arrival).collect())
+    }
+
+    fn planner(size: u32, brokers: usize) -> Planner {
+        let (publishers, recording) = topic(size);
+        let whole = Share::new(Rate::per_second(440.0 * f64::from(size)).unwrap(), 1_000);
+        let config =
+            PlannerConfig::new(Span::from_millis(1), COSTS, Span::from_secs(1), Span::from_secs(1));
+        Planner::new(&publishers, whole, &recording, &vec![Vec::new(); brokers], config).unwrap()
+    }
+
+    /// A measurement in which everything takes `factor` times as long as predicted.
+    fn measure(planner: &Planner, factor: f64) -> Vec<Measured> {
+        let tail = |tail: &Option<Span>| {
+            tail.map_or(Measured::Idle, |at| Measured::Tail(at.scale(factor)))
+        };
+        planner.predicted().iter().map(tail).collect()
+    }
+
+    #[test]
+    fn as_few_brokers_as_the_bursts_allow() {
+        // A group's burst takes 84 µs per publisher on two cores: ten fit in 0.9 ms.
+        for (size, brokers) in [(5, 1), (10, 1), (11, 2), (20, 2), (30, 3)] {
+            let mut planner = planner(size, 6);
+            assert_eq!(planner.placement().used().len(), brokers, "groups of {size}");
+            planner.on_measured(&measure(&planner, 1.05));
+            assert!(planner.is_done() && planner.met());
+            assert_eq!(planner.rounds(), 1);
+        }
+    }
+
+    #[test]
+    fn a_failed_verification_corrects_the_plan_once() {
+        let mut planner = planner(20, 6);
+        planner.on_measured(&measure(&planner, 1.2));
+        assert!(!planner.is_done());
+        assert!(planner.placement().used().len() > 2, "more brokers than before");
+        planner.on_measured(&measure(&planner, 1.2));
+        assert!(planner.met());
+        assert_eq!(planner.rounds(), 2);
+        // What no number of brokers can cure is given up after two.
+        let mut planner = self::planner(20, 6);
+        for _ in 0..2 {
+            planner.on_measured(&measure(&planner, 50.0));
+        }
+        assert!(planner.is_done() && !planner.met());
+    }
+
+    #[test]
+    fn too_few_brokers_give_the_best_there_is_and_how_many_would_do() {
+        let planner = planner(30, 2);
+        assert_eq!(planner.placement().used().len(), 2);
+        assert_eq!(planner.wanted(), Some(3));
+        assert_eq!(self::planner(30, 3).wanted(), None);
+    }
+
+    #[test]
+    fn a_broker_that_disappears_is_left_out() {
+        let mut planner = planner(20, 4);
+        let mut measured = measure(&planner, 1.0);
+        let lost = planner.placement().used()[0];
+        measured[lost] = Measured::Gone;
+        planner.on_measured(&measured);
+        assert!(!planner.is_done());
+        assert!(!planner.placement().used().contains(&lost));
+        assert!(planner.placement().broker_of.iter().all(Option::is_some));
+        planner.on_measured(&measure(&planner, 1.0));
+        assert!(planner.met());
+    }
+
+    #[test]
+    fn no_brokers_is_an_error() {
+        let (publishers, recording) = topic(1);
+        let whole = Share::new(Rate::per_second(1.0).unwrap(), 1);
+        let config =
+            PlannerConfig::new(Span::from_millis(1), COSTS, Span::from_secs(1), Span::from_secs(1));
+        let planner = Planner::new(&publishers, whole, &recording, &[], config);
+        assert_eq!(planner.err(), Some(PlaceError::NoBrokers));
+    }
+}

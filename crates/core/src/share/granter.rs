@@ -1,0 +1,286 @@
+//! The control side of leases: commits the pool, and never more than the pool.
+//!
+//! The protocol and why it is safe is in [`lease`](super::lease). Here are its steps 3 to 5: one entry
+//! per holder, with what is committed to it and until when.
+
+use std::collections::BTreeMap;
+
+use super::Share;
+use super::adaptor::{Adaptor, AdaptorConfig};
+use super::lease::{Bound, Grant, HolderId, LeaseConfig, Report};
+use super::split::SplitError;
+use crate::time::{Instant, Span};
+
+/// Grants leases of one agreement.
+#[derive(Clone, Debug)]
+pub struct Granter {
+    config: LeaseConfig,
+    whole: Share,
+    /// What can be leased: the whole without everyone's safe share.
+    pool: Share,
+    /// Sum of all commitments; within the pool.
+    committed: Share,
+    /// Nothing is granted before this moment: leases of a forgotten past may run until then.
+    quiet_until: Instant,
+    holders: BTreeMap<HolderId, Entry>,
+    adaptor: Adaptor,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// The newest report heard.
+    sequence: u64,
+    /// Most that the holder may be using of the pool.
+    committed: Share,
+    /// What was answered to that report.
+    granted: Share,
+    /// When the holder is at its safe share for sure.
+    until: Instant,
+}
+
+impl Granter {
+    /// A granter of an agreement of which no lease is out: the first of its kind.
+    pub fn new(
+        whole: Share,
+        config: LeaseConfig,
+        adaptor: AdaptorConfig,
+    ) -> Result<Self, SplitError> {
+        let pool = config.pool(whole)?;
+        Ok(Self {
+            config,
+            whole,
+            pool,
+            committed: Share::NONE,
+            quiet_until: Instant::ZERO,
+            holders: BTreeMap::new(),
+            adaptor: Adaptor::new(adaptor),
+        })
+    }
+
+    /// A granter whose predecessor is gone, and its memory with it. It grants nothing until every
+    /// lease that may be out is over; holders keep what they have, then their safe share.
+    pub fn after_loss(
+        now: Instant,
+        whole: Share,
+        config: LeaseConfig,
+        adaptor: AdaptorConfig,
+    ) -> Result<Self, SplitError> {
+        let mut granter = Self::new(whole, config, adaptor)?;
+        granter.quiet_until = now + config.kept();
+        Ok(granter)
+    }
+
+    /// A report has come. The answer, if it deserves one.
+    pub fn on_report(&mut self, now: Instant, report: &Report) -> Option<Grant> {
+        self.expire(now);
+        if now < self.quiet_until {
+            return None;
+        }
+        let entry = self.holders.get(&report.holder).copied();
+        match entry {
+            Some(entry) if report.sequence < entry.sequence => None,
+            // Repeated: so is the answer, and nothing else changes.
+            Some(entry) if report.sequence == entry.sequence => {
+                Some(self.answer(report, entry.granted))
+            }
+            Some(entry) => {
+                // Step 2: it uses no more than it says. Nor more than was granted, whatever it says.
+                let confirmed = entry.committed.least(report.leased);
+                self.commit(report.holder, confirmed, entry);
+                Some(self.grant(now, report, confirmed))
+            }
+            // Unknown, so without a lease that still runs, whatever it says.
+            None if self.holders.len() < self.most_holders() => {
+                Some(self.grant(now, report, Share::NONE))
+            }
+            None => Some(self.answer(report, Share::NONE)),
+        }
+    }
+
+    /// Forgets leases that are over; before each report this is done anyway.
+    pub fn expire(&mut self, now: Instant) {
+        let over = |entry: &Entry| entry.until <= now;
+        if !self.holders.values().any(over) {
+            return;
+        }
+        let gone: Vec<HolderId> =
+            self.holders.iter().filter(|(_, entry)| over(entry)).map(|(id, _)| *id).collect();
+        for holder in gone {
+            if let Some(entry) = self.holders.remove(&holder) {
+                self.committed = self.committed.minus(entry.committed);
+            }
+            self.adaptor.remove(holder);
+        }
+        self.invariants();
+    }
+
+    /// The agreement.
+    pub fn whole(&self) -> Share {
+        self.whole
+    }
+
+    /// What holders may be using of it now, safe shares included.
+    pub fn committed(&self) -> Share {
+        self.whole.minus(self.pool).plus(self.committed)
+    }
+
+    /// Holders with a lease.
+    pub fn holders(&self) -> impl Iterator<Item = (HolderId, Share)> + '_ {
+        self.holders.iter().map(|(id, entry)| (*id, entry.committed))
+    }
+
+    /// What is guaranteed.
+    pub fn bound(&self) -> Bound {
+        self.config.bound(self.whole)
+    }
+
+    /// Panics if the state contradicts itself.
+    pub fn invariants(&self) {
+        let sum = self.holders.values().map(|entry| entry.committed).fold(Share::NONE, Share::plus);
+        assert_eq!(sum, self.committed, "the sum is kept");
+        assert!(self.pool.covers(self.committed), "never more than the pool");
+        assert!(self.holders.len() <= self.most_holders(), "holders are bounded");
+    }
+
+    /// Twice as many as can be there at once: a node that crashed and its successor.
+    fn most_holders(&self) -> usize {
+        2 * self.config.nodes as usize
+    }
+
+    /// Step 3 for a holder that now uses `confirmed`.
+    fn grant(&mut self, now: Instant, report: &Report, confirmed: Share) -> Grant {
+        self.adaptor.on_load(report.holder, report.load);
+        let target = self.adaptor.target(self.pool, report.holder);
+        let free = self.pool.minus(self.committed);
+        let granted = target.least(confirmed.plus(free));
+        let entry = Entry {
+            sequence: report.sequence,
+            committed: confirmed,
+            granted,
+            until: now + self.config.kept(),
+        };
+        // It may or may not hear of this.
+        self.commit(report.holder, confirmed.most(granted), entry);
+        self.answer(report, granted)
+    }
+
+    fn commit(&mut self, holder: HolderId, committed: Share, entry: Entry) {
+        let before = self.holders.insert(holder, Entry { committed, ..entry });
+        let before = before.map_or(Share::NONE, |entry| entry.committed);
+        self.committed = self.committed.minus(before).plus(committed);
+        self.invariants();
+    }
+
+    fn answer(&mut self, report: &Report, leased: Share) -> Grant {
+        let target = self.adaptor.target(self.pool, report.holder);
+        // More is meant for it as soon as others have confirmed that they use less.
+        let again = if leased.covers(target) { self.config.period } else { self.soon() };
+        Grant { holder: report.holder, sequence: report.sequence, leased, again }
+    }
+
+    fn soon(&self) -> Span {
+        Span::from_nanos((self.config.period.as_nanos() / 5).max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::share::{Load, Rate};
+
+    const WHOLE: Share = Share::new(Rate::from_millionths(1_000_000), 100);
+
+    fn config() -> LeaseConfig {
+        LeaseConfig { nodes: 2, safe: 0.2, ..LeaseConfig::default() }
+    }
+
+    fn granter() -> Granter {
+        Granter::new(WHOLE, config(), AdaptorConfig::default()).unwrap()
+    }
+
+    fn at(millis: u64) -> Instant {
+        Instant::ZERO + Span::from_millis(millis)
+    }
+
+    fn report(holder: u64, sequence: u64, leased: Share, rate: u64) -> Report {
+        let rate = Rate::from_millionths(rate);
+        let load = Load { rate, backlog: 0, over: Span::from_secs(10) };
+        Report { holder: HolderId(holder), sequence, leased, load }
+    }
+
+    fn share(rate: u64, burst: u64) -> Share {
+        Share::new(Rate::from_millionths(rate), burst)
+    }
+
+    #[test]
+    fn a_newcomer_gets_its_part_when_the_other_has_confirmed() {
+        let mut granter = granter();
+        let all = share(800_000, 80);
+        let first = granter.on_report(at(0), &report(1, 1, Share::NONE, 500)).unwrap();
+        assert_eq!((first.leased, first.again), (all, config().period));
+        // Nothing is free: the newcomer waits, and asks again soon.
+        let second = granter.on_report(at(1), &report(2, 1, Share::NONE, 500)).unwrap();
+        assert_eq!(second.leased, Share::NONE);
+        assert!(second.again < config().period);
+        // The first is told to shrink; until it has confirmed, what it had is not given away.
+        let shrunk = granter.on_report(at(2), &report(1, 2, all, 500)).unwrap();
+        assert_eq!(shrunk.leased, share(400_000, 40));
+        assert_eq!(granter.committed(), WHOLE);
+        let second = granter.on_report(at(3), &report(2, 2, Share::NONE, 500)).unwrap();
+        assert_eq!(second.leased, Share::NONE);
+        granter.on_report(at(4), &report(1, 3, shrunk.leased, 500)).unwrap();
+        let second = granter.on_report(at(5), &report(2, 3, Share::NONE, 500)).unwrap();
+        assert_eq!(second.leased, share(400_000, 40));
+    }
+
+    #[test]
+    fn repeated_and_overtaken_reports_change_nothing() {
+        let mut granter = granter();
+        let old = report(1, 7, Share::NONE, 500);
+        let answer = granter.on_report(at(0), &old);
+        assert_eq!(granter.on_report(at(9), &old), answer);
+        granter.on_report(at(10), &report(1, 8, answer.unwrap().leased, 500));
+        assert_eq!(granter.on_report(at(11), &old), None);
+    }
+
+    #[test]
+    fn a_silent_holders_part_comes_back_after_its_term_and_not_before() {
+        let mut granter = granter();
+        granter.on_report(at(0), &report(1, 1, Share::NONE, 500)).unwrap();
+        let asks = |granter: &mut Granter, now, sequence| {
+            granter.on_report(now, &report(2, sequence, Share::NONE, 500)).unwrap().leased
+        };
+        assert_eq!(asks(&mut granter, at(10_000), 1), Share::NONE);
+        assert_eq!(asks(&mut granter, at(10_021), 2), share(800_000, 80));
+    }
+
+    #[test]
+    fn what_a_holder_claims_to_have_gives_it_nothing() {
+        let mut granter = granter();
+        granter.on_report(at(0), &report(1, 1, Share::NONE, 500)).unwrap();
+        let claim = report(2, 1, share(800_000, 80), 500);
+        assert_eq!(granter.on_report(at(1), &claim).unwrap().leased, Share::NONE);
+        let claim = report(2, 2, share(800_000, 80), 500);
+        assert_eq!(granter.on_report(at(2), &claim).unwrap().leased, Share::NONE);
+        granter.invariants();
+    }
+
+    #[test]
+    fn a_granter_without_memory_is_quiet_for_a_term() {
+        let mut granter =
+            Granter::after_loss(at(5_000), WHOLE, config(), AdaptorConfig::default()).unwrap();
+        let asks = report(1, 1, share(800_000, 80), 500);
+        assert_eq!(granter.on_report(at(15_000), &asks), None);
+        assert_eq!(granter.on_report(at(15_021), &asks).unwrap().leased, share(800_000, 80));
+    }
+
+    #[test]
+    fn holders_beyond_the_bound_have_their_safe_share_only() {
+        let mut granter = granter();
+        for holder in 0..9 {
+            let answer = granter.on_report(at(0), &report(holder, 1, Share::NONE, 500)).unwrap();
+            assert!(holder == 0 || answer.leased == Share::NONE);
+        }
+        assert_eq!(granter.holders().count(), 4);
+    }
+}

@@ -1,0 +1,244 @@
+//! The node side of leases: a bucket whose limit is the share the node has right now.
+//!
+//! The protocol is in [`lease`](super::lease). A holder starts with its safe share and an *empty*
+//! bucket: whatever its predecessor had saved up died with it, so that a node that restarts ever
+//! again admits no more than one that does not. While the control plane answers, its share follows
+//! its load; without, it keeps its lease to the end, and then its safe share.
+//!
+//! A driver tells it of arrivals, takes tokens, and sends [`Holder::poll`]'s reports:
+//!
+//! ```
+//! use tidegate_core::share::{Granter, Holder, HolderId, LeaseConfig, Rate, Share};
+//! use tidegate_core::{Instant, Span};
+//!
+//! let whole = Share::new(Rate::per_second(1_000.0).unwrap(), 100);
+//! let terms = LeaseConfig { nodes: 2, ..LeaseConfig::default() };
+//! let mut granter = Granter::new(whole, terms, Default::default()).unwrap();
+//!
+//! let mut now = Instant::ZERO;
+//! let mut holder = Holder::new(now, HolderId(7), whole, terms, Default::default()).unwrap();
+//! let report = holder.poll(now).expect("the first report is due at once");
+//! let grant = granter.on_report(now, &report).expect("nothing is leased yet");
+//! holder.on_grant(now, &grant);
+//!
+//! now = now + Span::from_millis(10);
+//! holder.on_arrival(now, 1);
+//! assert!(holder.take(now).is_ok());
+//! ```
+
+use super::Share;
+use super::history::{History, HistoryConfig};
+use super::lease::{Grant, HolderId, LeaseConfig, Report};
+use super::split::SplitError;
+use crate::limit::{Bucket, Shortage};
+use crate::time::Instant;
+
+/// One node's share of an agreement.
+#[derive(Clone, Debug)]
+pub struct Holder {
+    id: HolderId,
+    config: LeaseConfig,
+    safe: Share,
+    /// What it may use on top, before `until`.
+    leased: Share,
+    until: Instant,
+    /// Number of the newest report, and when it was sent.
+    sequence: u64,
+    sent: Instant,
+    /// When the next report is due.
+    due: Instant,
+    bucket: Bucket,
+    history: History,
+    /// The latest moment heard of.
+    now: Instant,
+}
+
+impl Holder {
+    /// A node that has just started: its safe share of `whole`, nothing saved up.
+    pub fn new(
+        now: Instant,
+        id: HolderId,
+        whole: Share,
+        config: LeaseConfig,
+        history: HistoryConfig,
+    ) -> Result<Self, SplitError> {
+        let safe = config.safe_share(whole)?;
+        Ok(Self {
+            id,
+            config,
+            safe,
+            leased: Share::NONE,
+            until: now,
+            sequence: 0,
+            sent: now,
+            due: now,
+            bucket: Bucket::empty(now, safe.limit()),
+            history: History::new(now, history),
+            now,
+        })
+    }
+
+    /// `count` messages have arrived, whether or not they will pass.
+    pub fn on_arrival(&mut self, now: Instant, count: u64) {
+        let now = self.settle(now);
+        self.history.on_arrival(now, count);
+    }
+
+    /// So many messages wait for a token.
+    pub fn on_waiting(&mut self, now: Instant, waiting: u64) {
+        let now = self.settle(now);
+        let missing = (self.share_now().burst as f64 - self.bucket.tokens(now)).max(0.0);
+        self.history.on_backlog(now, (missing.ceil() as u64).saturating_add(waiting));
+    }
+
+    /// Takes a token; if there is none, says when the next one comes.
+    pub fn take(&mut self, now: Instant) -> Result<(), Shortage> {
+        let now = self.settle(now);
+        self.bucket.take_cost(now, 1.0)
+    }
+
+    /// The report that is due, if one is. Send it; should it be lost, there will be another.
+    pub fn poll(&mut self, now: Instant) -> Option<Report> {
+        let now = self.settle(now);
+        if self.history.shifted(now) {
+            self.due = self.due.min(now);
+        }
+        if now < self.due {
+            return None;
+        }
+        self.sequence += 1;
+        self.sent = now;
+        self.due = now + self.config.period;
+        let load = self.history.load(now);
+        Some(Report { holder: self.id, sequence: self.sequence, leased: self.leased, load })
+    }
+
+    /// An answer has come. Only one to the newest report counts, and only while its term runs.
+    pub fn on_grant(&mut self, now: Instant, grant: &Grant) -> bool {
+        let now = self.settle(now);
+        let until = self.sent + self.config.term;
+        if grant.holder != self.id || grant.sequence != self.sequence || until <= now {
+            return false;
+        }
+        let shrunk = !grant.leased.covers(self.leased);
+        self.leased = grant.leased;
+        self.until = until;
+        self.bucket.set_limit(now, self.share_now().limit());
+        // What it no longer uses is for others as soon as it has said so.
+        let again = if shrunk { now } else { now + grant.again };
+        self.due = self.due.min(again);
+        true
+    }
+
+    /// The share in use at `now`.
+    pub fn share(&self, now: Instant) -> Share {
+        if now < self.until { self.share_now() } else { self.safe }
+    }
+
+    /// The share it has without the control plane.
+    pub fn safe(&self) -> Share {
+        self.safe
+    }
+
+    /// Tokens there are.
+    pub fn tokens(&mut self, now: Instant) -> f64 {
+        let now = self.settle(now);
+        self.bucket.tokens(now)
+    }
+
+    /// When to poll next.
+    pub fn next_wakeup(&self) -> Instant {
+        self.due.min(self.history.next_wakeup())
+    }
+
+    /// Panics if the state contradicts itself.
+    pub fn invariants(&self) {
+        self.bucket.invariants();
+        self.history.invariants();
+        assert!(self.until <= self.sent + self.config.term, "a lease runs from its report");
+    }
+
+    fn share_now(&self) -> Share {
+        self.safe.plus(self.leased)
+    }
+
+    /// Ends a lease as of the moment it was over, however late this is.
+    fn settle(&mut self, now: Instant) -> Instant {
+        self.now = self.now.max(now);
+        if self.leased != Share::NONE && self.until <= self.now {
+            self.leased = Share::NONE;
+            self.bucket.set_limit(self.until, self.safe.limit());
+        }
+        self.now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::share::Rate;
+    use crate::time::Span;
+
+    const WHOLE: Share = Share::new(Rate::from_millionths(100_000_000), 100);
+
+    fn at(millis: u64) -> Instant {
+        Instant::ZERO + Span::from_millis(millis)
+    }
+
+    fn holder() -> Holder {
+        let config = LeaseConfig { nodes: 1, ..LeaseConfig::default() };
+        Holder::new(at(0), HolderId(1), WHOLE, config, HistoryConfig::default()).unwrap()
+    }
+
+    fn grant(sequence: u64, burst: u64) -> Grant {
+        let leased = Share::new(Rate::from_millionths(90_000_000), burst);
+        Grant { holder: HolderId(1), sequence, leased, again: Span::from_millis(500) }
+    }
+
+    fn taken(holder: &mut Holder, now: Instant) -> usize {
+        (0..1_000).take_while(|_| holder.take(now).is_ok()).count()
+    }
+
+    #[test]
+    fn it_starts_with_nothing_and_earns_its_safe_share() {
+        let mut holder = holder();
+        assert_eq!(taken(&mut holder, at(0)), 0);
+        assert_eq!(taken(&mut holder, at(500)), 5);
+        assert_eq!(taken(&mut holder, at(9_000)), 10, "the safe burst");
+    }
+
+    #[test]
+    fn a_lease_ends_when_it_ends_even_if_nobody_looks() {
+        let mut holder = holder();
+        assert_eq!(holder.poll(at(0)).unwrap().sequence, 1);
+        assert!(holder.on_grant(at(100), &grant(1, 90)));
+        assert_eq!(holder.share(at(9_999)), WHOLE);
+        assert_eq!(holder.share(at(10_000)), holder.safe());
+        // A full bucket of 100 is clipped to 10 at the end of the lease.
+        assert_eq!(taken(&mut holder, at(10_000)), 10);
+        assert_eq!(taken(&mut holder, at(10_100)), 1);
+    }
+
+    #[test]
+    fn only_the_newest_answer_in_time_counts() {
+        let mut holder = holder();
+        holder.poll(at(0)).unwrap();
+        holder.poll(at(500)).unwrap();
+        assert!(!holder.on_grant(at(501), &grant(1, 90)), "overtaken");
+        assert!(!holder.on_grant(at(501), &grant(3, 90)), "never sent");
+        assert!(!holder.on_grant(at(10_500), &grant(2, 90)), "too late");
+        assert_eq!(holder.share(at(10_500)), holder.safe());
+    }
+
+    #[test]
+    fn what_shrinks_is_confirmed_at_once() {
+        let mut holder = holder();
+        holder.poll(at(0)).unwrap();
+        holder.on_grant(at(1), &grant(1, 90));
+        assert_eq!(holder.poll(at(2)), None);
+        let report = holder.poll(at(500)).unwrap();
+        assert_eq!(report.leased.burst, 90);
+        holder.on_grant(at(501), &grant(2, 20));
+        assert_eq!(holder.poll(at(501)).unwrap().leased.burst, 20);
+    }
+}

@@ -1,0 +1,245 @@
+//! What granter and holders tell each other, the terms they agree on, and what that guarantees.
+//!
+//! # The problem
+//!
+//! Nodes enforce their shares alone. To move some of node A's share to node B, A must have stopped
+//! using it before B starts: a plain push of new shares lets both use it for as long as the messages
+//! differ in delay, and for ever if A's is lost (papers.md, trap 45). And a node that cannot be
+//! reached must not keep its share for ever.
+//!
+//! # The idea
+//!
+//! Every node has a small **safe share** that nobody can take: what it may use without having asked.
+//! The rest of the agreement, the *pool*, is **leased**: a leased part has an end, after which the
+//! node is back at its safe share by itself. Only nodes ask; the granter answers.
+//!
+//! 1. A holder sends a *report* with a new sequence number: the lease it uses now, and its load.
+//! 2. It takes only the answer to its newest report. So when a report has arrived, every earlier
+//!    answer is void, and all that its sender can use is what the report says, or what is answered
+//!    now. That is the confirmation of a shrunk share.
+//! 3. The granter *commits* the larger of both to that holder, and never commits more than the pool.
+//!    A share that is to shrink is answered smaller at once; one that is to grow gets what is
+//!    committed to nobody. Shrink, confirm, grow.
+//! 4. A lease runs from the moment its holder sent the report; a commitment runs from the later
+//!    moment at which the granter answered, and longer by what two clocks may differ in. So a lease
+//!    is over before its commitment is, and what is no longer committed is used by nobody.
+//! 5. A granter that has lost its memory grants nothing until all leases it may have granted are over.
+//!
+//! Messages may be lost, repeated, late or out of order; nodes may crash, stop and come back (as a
+//! new holder, with an empty bucket); clocks may differ by any amount, but not in speed by more than
+//! [`LeaseConfig::drift`]. Whoever runs two granters for one agreement at once has two agreements.
+//!
+//! Doorman's leases (papers.md 8.3) grant at most what others do not *have*, which is step 3; steps
+//! 2, 4 and 5 are ours.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::history::Load;
+use super::split::SplitError;
+use super::{Rate, Share};
+use crate::config::Problems;
+use crate::limit::bucket::FRACTION;
+use crate::time::Span;
+
+/// A process that holds a share: random, and another one after each start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HolderId(pub u64);
+
+/// From a holder: what it uses and what it sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Who reports.
+    pub holder: HolderId,
+    /// Its number: larger is newer.
+    pub sequence: u64,
+    /// The leased part of its share as it sends this. It will not use more, but for an answer to
+    /// this report.
+    pub leased: Share,
+    /// Its load.
+    pub load: Load,
+}
+
+/// From the granter: what a holder may use on top of its safe share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Who may.
+    pub holder: HolderId,
+    /// The report that this answers.
+    pub sequence: u64,
+    /// The leased part of its share from now on, for a term from when it sent that report.
+    pub leased: Share,
+    /// When to report again, after this has arrived. Soon, if more is meant for it.
+    pub again: Span,
+}
+
+/// What granter and holders agree on: the same on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LeaseConfig {
+    /// Most processes that use the agreement at the same time. More leaves each a smaller safe
+    /// share; fewer than there are lets the others' safe shares pass on top ([`Bound::intruder`]).
+    /// Default 16.
+    pub nodes: u32,
+    /// What part of the agreement is set aside for safe shares, from 0 to 1. More serves better
+    /// without the control plane and for the first moments after being idle; less leaves more to be
+    /// moved to where the load is. Default 0.1 by judgement. A safe burst is at least one token.
+    pub safe: f64,
+    /// How long a lease is. More bridges longer outages of the control plane; less gives a crashed
+    /// node's share to others sooner. Default 10 s: longer than a control plane's restart.
+    pub term: Span,
+    /// How often a holder reports when nothing changes. Less follows faster and sends more. Default
+    /// 500 ms: two reports of everyone are the slowest shift, within a second.
+    pub period: Span,
+    /// How much two clocks may differ in speed, as a share, below 0.1. More is safer and returns
+    /// shares later. Default 0.001: twice what NTP slews at most.
+    pub drift: f64,
+}
+
+impl LeaseConfig {
+    /// The safe share of each node of `whole`: divided evenly, rounded down.
+    pub fn safe_share(&self, whole: Share) -> Result<Share, SplitError> {
+        let nodes = u64::from(self.nodes);
+        let rate = (whole.rate.millionths() as f64 * self.safe.clamp(0.0, 1.0)) as u64 / nodes;
+        let burst = (whole.burst as f64 * self.safe.clamp(0.0, 1.0)) as u64 / nodes;
+        let safe = Share::new(Rate::from_millionths(rate.max(LEAST_RATE)), burst.max(1));
+        let parts = self.nodes as usize;
+        let reserved = safe.times(nodes);
+        if reserved.burst > whole.burst {
+            return Err(SplitError::BurstTooSmall { parts, burst: whole.burst });
+        }
+        if reserved.rate > whole.rate {
+            return Err(SplitError::RateTooSmall { parts, rate: whole.rate });
+        }
+        Ok(safe)
+    }
+
+    /// What remains to be leased.
+    pub(super) fn pool(&self, whole: Share) -> Result<Share, SplitError> {
+        Ok(whole.minus(self.safe_share(whole)?.times(u64::from(self.nodes))))
+    }
+
+    /// How long a commitment is kept: a term, as the slowest clock counts it, measured with the
+    /// fastest.
+    pub(super) fn kept(&self) -> Span {
+        self.term.scale((1.0 + self.drift) / (1.0 - self.drift)) + Span::from_nanos(1)
+    }
+
+    /// What is guaranteed for `whole`.
+    pub fn bound(&self, whole: Share) -> Bound {
+        // A bucket counts whole fractions of a nanosecond per token: at most half of one too few.
+        let rounding = whole.rate.as_f64() / (1e9 * FRACTION as f64);
+        let excess = (1.0 + self.drift) * (1.0 + rounding) - 1.0;
+        let intruder = self.safe_share(whole).unwrap_or(Share::NONE);
+        Bound { whole, excess, intruder }
+    }
+
+    /// Notes what is wrong with it.
+    pub fn validate(&self, problems: &mut Problems) {
+        problems.check("nodes", self.nodes, self.nodes >= 1, "at least 1");
+        problems.range("safe", self.safe, 0.0, 1.0);
+        problems.check("period", self.period, self.period > Span::ZERO, "above zero");
+        problems.check(
+            "term",
+            self.term,
+            self.term.as_nanos() >= self.period.as_nanos().saturating_mul(2),
+            "at least two periods, so that one lost report does no harm",
+        );
+        problems.range("drift", self.drift, 0.0, 0.1);
+    }
+}
+
+/// The slowest rate that a bucket keeps, in millionths.
+const LEAST_RATE: u64 = 10;
+
+impl Default for LeaseConfig {
+    fn default() -> Self {
+        Self {
+            nodes: 16,
+            safe: 0.1,
+            term: Span::from_secs(10),
+            period: Span::from_millis(500),
+            drift: 0.001,
+        }
+    }
+}
+
+/// How much all nodes together let pass, at most, whatever happens to nodes and messages.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bound {
+    /// The agreement.
+    pub whole: Share,
+    /// How much more than the agreed rate, as a share: clocks that run fast, and rounding.
+    pub excess: f64,
+    /// What each process beyond [`LeaseConfig::nodes`] may add: it has a safe share that nobody set
+    /// aside.
+    pub intruder: Share,
+}
+
+impl Bound {
+    /// Most tokens taken in any stretch of time `over`, by a true clock.
+    pub fn most(&self, over: Span) -> f64 {
+        let rate = self.whole.rate.as_f64() * (1.0 + self.excess);
+        self.whole.burst as f64 + rate * over.as_secs_f64()
+    }
+
+    /// Most tokens above the agreement in any stretch of time `over`.
+    pub fn over_admission(&self, over: Span) -> f64 {
+        self.whole.rate.as_f64() * self.excess * over.as_secs_f64()
+    }
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, at most {:.4} % above the rate", self.whole, self.excess * 100.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whole(rate: f64, burst: u64) -> Share {
+        Share::new(Rate::per_second(rate).unwrap(), burst)
+    }
+
+    #[test]
+    fn safe_shares_fit_or_it_is_an_error() {
+        let config = LeaseConfig { nodes: 4, ..LeaseConfig::default() };
+        assert_eq!(config.safe_share(whole(1_000.0, 100)), Ok(whole(25.0, 2)));
+        // A tenth of ten is no token each: the least is set aside instead.
+        assert_eq!(config.safe_share(whole(1_000.0, 10)), Ok(whole(25.0, 1)));
+        assert_eq!(config.pool(whole(1_000.0, 10)), Ok(whole(900.0, 6)));
+        let error = SplitError::BurstTooSmall { parts: 4, burst: 3 };
+        assert_eq!(config.safe_share(whole(1_000.0, 3)), Err(error));
+        let none = Share::new(Rate::from_millionths(5), 100);
+        let error = SplitError::RateTooSmall { parts: 4, rate: none.rate };
+        assert_eq!(config.safe_share(none), Err(error));
+    }
+
+    #[test]
+    fn the_bound_is_a_number() {
+        let bound = LeaseConfig::default().bound(whole(10_000.0, 100));
+        assert!((bound.excess - 0.001).abs() < 1e-6, "{bound}");
+        assert!((bound.over_admission(Span::from_secs(60)) - 600.0).abs() < 0.2);
+        assert!((bound.most(Span::from_secs(1)) - 10_110.0).abs() < 0.1);
+    }
+
+    #[test]
+    fn wrong_terms_are_told() {
+        let config = LeaseConfig {
+            nodes: 0,
+            safe: f64::NAN,
+            term: Span::from_secs(1),
+            period: Span::from_secs(1),
+            drift: 1.0,
+        };
+        let mut problems = Problems::default();
+        config.validate(&mut problems);
+        assert_eq!(problems.into_result().unwrap_err().problems().len(), 4);
+        let mut problems = Problems::default();
+        LeaseConfig::default().validate(&mut problems);
+        assert_eq!(problems.into_result(), Ok(()));
+    }
+}

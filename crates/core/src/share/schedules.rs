@@ -1,0 +1,310 @@
+//! Shares under adversarial schedules: messages lost, repeated, late and out of order, nodes and
+//! granters that crash, clocks that differ. At no moment do the shares in use exceed the whole, and
+//! in no stretch of time do all nodes together take more tokens than the bound says.
+
+use proptest::prelude::*;
+
+use super::{
+    AdaptorConfig, Grant, Granter, HistoryConfig, Holder, HolderId, LeaseConfig, Rate, Report,
+    Share,
+};
+use crate::time::{Instant, Span};
+
+const NODES: usize = 3;
+
+/// What an adversary may do.
+#[derive(Clone, Debug)]
+enum Op {
+    /// True time passes, in milliseconds.
+    Pass(u64),
+    /// A message under way arrives, stays under way as well, or is lost.
+    Deliver(prop::sample::Index),
+    Repeat(prop::sample::Index),
+    Lose(prop::sample::Index),
+    /// A node's messages arrive, so many.
+    Load(usize, u64),
+    /// A node crashes, and another process starts in its place.
+    Crash(usize),
+    /// The granter crashes, and another starts without its memory.
+    Forget,
+    /// Everything that is under way arrives, in order.
+    Calm,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let index = any::<prop::sample::Index>;
+    prop_oneof![
+        6 => (0..400u64).prop_map(Op::Pass),
+        1 => (0..6_000u64).prop_map(Op::Pass),
+        8 => index().prop_map(Op::Deliver),
+        2 => index().prop_map(Op::Repeat),
+        2 => index().prop_map(Op::Lose),
+        6 => (0..NODES, 0..300u64).prop_map(|(node, count)| Op::Load(node, count)),
+        1 => (0..NODES).prop_map(Op::Crash),
+        1 => Just(Op::Forget),
+        3 => Just(Op::Calm),
+    ]
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Message {
+    Up(Report),
+    Down(Grant),
+}
+
+/// A clock that starts anywhere and runs fast or slow.
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    offset: Span,
+    speed: f64,
+}
+
+impl Clock {
+    fn read(self, now: Instant) -> Instant {
+        Instant::ZERO + self.offset + now.since(Instant::ZERO).scale(self.speed)
+    }
+}
+
+struct World {
+    whole: Share,
+    config: LeaseConfig,
+    now: Instant,
+    granter: Granter,
+    nodes: Vec<Holder>,
+    /// The granter's, then each node's.
+    clocks: Vec<Clock>,
+    under_way: Vec<Message>,
+    next_id: u64,
+    /// Tokens of a bucket as the bound allows it, which sees all that is taken.
+    allowed: f64,
+}
+
+impl World {
+    fn new(config: LeaseConfig, speeds: &[f64]) -> Self {
+        let whole = Share::new(Rate::per_second(1_000.0).unwrap(), 40);
+        let clock = |(n, speed): (usize, &f64)| Clock {
+            offset: Span::from_secs(1_000 * n as u64),
+            speed: 1.0 + speed * config.drift,
+        };
+        let clocks: Vec<Clock> = speeds.iter().enumerate().map(clock).collect();
+        let granter = Granter::new(whole, config, AdaptorConfig::default()).unwrap();
+        let mut world = Self {
+            whole,
+            config,
+            now: Instant::ZERO,
+            granter,
+            nodes: Vec::new(),
+            clocks,
+            under_way: Vec::new(),
+            next_id: 0,
+            allowed: whole.burst as f64,
+        };
+        world.nodes = (0..NODES).map(|node| world.start(node)).collect();
+        world
+    }
+
+    fn start(&mut self, node: usize) -> Holder {
+        self.next_id += 1;
+        let now = self.clocks[node + 1].read(self.now);
+        let history = HistoryConfig::default();
+        Holder::new(now, HolderId(self.next_id), self.whole, self.config, history).unwrap()
+    }
+
+    fn act(&mut self, op: Op) {
+        match op {
+            Op::Pass(millis) => self.pass(Span::from_millis(millis)),
+            Op::Deliver(at) => {
+                if let Some(message) = self.pick(at, true) {
+                    self.deliver(message);
+                }
+            }
+            Op::Repeat(at) => {
+                if let Some(message) = self.pick(at, false) {
+                    self.deliver(message);
+                }
+            }
+            Op::Lose(at) => {
+                self.pick(at, true);
+            }
+            Op::Load(node, count) => {
+                let now = self.clocks[node + 1].read(self.now);
+                self.nodes[node].on_arrival(now, count);
+                self.nodes[node].on_waiting(now, count);
+            }
+            Op::Crash(node) => self.nodes[node] = self.start(node),
+            Op::Forget => {
+                let now = self.clocks[0].read(self.now);
+                let adaptor = AdaptorConfig::default();
+                self.granter = Granter::after_loss(now, self.whole, self.config, adaptor).unwrap();
+            }
+            Op::Calm => {
+                for message in std::mem::take(&mut self.under_way) {
+                    self.deliver(message);
+                }
+            }
+        }
+        self.report();
+        self.take_everything();
+        self.check();
+    }
+
+    /// Time passes in steps that are small against all terms, so that no state in between is missed.
+    fn pass(&mut self, mut span: Span) {
+        let step = Span::from_millis(50);
+        while span > Span::ZERO {
+            let part = span.min(step);
+            self.now += part;
+            let bound = self.config.bound(self.whole);
+            let earned = bound.most(part) - self.whole.burst as f64;
+            self.allowed = (self.allowed + earned).min(self.whole.burst as f64);
+            span = span.saturating_sub(part);
+            self.report();
+            self.take_everything();
+            self.check();
+        }
+    }
+
+    fn pick(&mut self, at: prop::sample::Index, remove: bool) -> Option<Message> {
+        if self.under_way.is_empty() {
+            return None;
+        }
+        let at = at.index(self.under_way.len());
+        Some(if remove { self.under_way.remove(at) } else { self.under_way[at] })
+    }
+
+    fn deliver(&mut self, message: Message) {
+        match message {
+            Message::Up(report) => {
+                let answer = self.granter.on_report(self.clocks[0].read(self.now), &report);
+                self.under_way.extend(answer.map(Message::Down));
+            }
+            Message::Down(grant) => {
+                for (node, clock) in self.nodes.iter_mut().zip(&self.clocks[1..]) {
+                    node.on_grant(clock.read(self.now), &grant);
+                }
+            }
+        }
+    }
+
+    fn report(&mut self) {
+        for (node, clock) in self.nodes.iter_mut().zip(&self.clocks[1..]) {
+            self.under_way.extend(node.poll(clock.read(self.now)).map(Message::Up));
+        }
+        // The oldest are lost when there are too many.
+        let many = self.under_way.len().saturating_sub(60);
+        self.under_way.drain(..many);
+    }
+
+    /// The worst that nodes can do is to take every token the moment it is there.
+    fn take_everything(&mut self) {
+        for (node, clock) in self.nodes.iter_mut().zip(&self.clocks[1..]) {
+            while node.take(clock.read(self.now)).is_ok() {
+                self.allowed -= 1.0;
+            }
+        }
+    }
+
+    fn in_use(&self) -> Share {
+        let shares = self.nodes.iter().zip(&self.clocks[1..]);
+        shares.map(|(node, clock)| node.share(clock.read(self.now))).fold(Share::NONE, Share::plus)
+    }
+
+    fn check(&self) {
+        assert!(self.whole.covers(self.in_use()), "in use {} at {}", self.in_use(), self.now);
+        assert!(self.allowed > -1e-6, "{} tokens too many at {}", -self.allowed, self.now);
+        self.granter.invariants();
+        self.nodes.iter().for_each(Holder::invariants);
+    }
+}
+
+fn config() -> LeaseConfig {
+    let (term, period) = (Span::from_secs(3), Span::from_millis(500));
+    LeaseConfig { nodes: NODES as u32, safe: 0.2, term, period, drift: 0.05 }
+}
+
+proptest! {
+    #[test]
+    fn shares_in_use_never_exceed_the_whole(
+        speeds in prop::collection::vec(prop_oneof![Just(-1.0), Just(1.0), -1.0..1.0f64], NODES + 1),
+        ops in prop::collection::vec(op(), 1..200),
+    ) {
+        let mut world = World::new(config(), &speeds);
+        for op in ops {
+            world.act(op);
+        }
+        // And when the trouble is over, the whole is used again.
+        let mut used = Share::NONE;
+        for _ in 0..250 {
+            for node in 0..NODES {
+                world.act(Op::Load(node, 50));
+            }
+            world.act(Op::Pass(50));
+            world.act(Op::Calm);
+            used = used.most(world.in_use());
+        }
+        prop_assert_eq!(used, world.whole);
+    }
+}
+
+/// A crashed node's tokens are not there again after it has restarted.
+#[test]
+fn restarting_mints_nothing() {
+    let mut world = World::new(config(), &[0.0; NODES + 1]);
+    for _ in 0..500 {
+        world.act(Op::Pass(50));
+        world.act(Op::Calm);
+        world.act(Op::Crash(1));
+    }
+}
+
+/// Kept while the lease runs, safe afterwards, back when the control plane is.
+#[test]
+fn without_the_control_plane_a_node_keeps_its_lease_and_then_its_safe_share() {
+    let mut world = World::new(config(), &[0.0; NODES + 1]);
+    let serve = |world: &mut World, millis: u64| {
+        for _ in 0..millis / 50 {
+            world.act(Op::Load(0, 50));
+            world.act(Op::Pass(50));
+            world.act(Op::Calm);
+        }
+    };
+    serve(&mut world, 8_000);
+    let share = |world: &World| world.nodes[0].share(world.clocks[1].read(world.now));
+    let before = share(&world);
+    assert!(before.rate.as_f64() > 800.0, "the only busy node has all that can be leased");
+    let alone = |world: &mut World, millis: u64| {
+        for _ in 0..millis / 50 {
+            world.act(Op::Load(0, 50));
+            world.act(Op::Pass(50));
+            world.under_way.clear();
+        }
+    };
+    alone(&mut world, 2_000);
+    assert_eq!(share(&world), before);
+    alone(&mut world, 2_000);
+    assert_eq!(share(&world), world.nodes[0].safe());
+    serve(&mut world, 2_000);
+    assert!(share(&world).rate.as_f64() > 800.0);
+}
+
+/// A load that moves from one node to another takes its share along within two seconds.
+#[test]
+fn a_shift_is_followed_within_two_seconds() {
+    let mut world = World::new(config(), &[0.0; NODES + 1]);
+    let serve = |world: &mut World, loads: [u64; NODES], millis: u64| {
+        for _ in 0..millis / 10 {
+            for (node, load) in loads.into_iter().enumerate() {
+                world.act(Op::Load(node, load));
+            }
+            world.act(Op::Pass(10));
+            world.act(Op::Calm);
+        }
+    };
+    let rate = |world: &World, node: usize| {
+        world.nodes[node].share(world.clocks[node + 1].read(world.now)).rate.as_f64()
+    };
+    serve(&mut world, [8, 2, 1], 20_000);
+    assert!((rate(&world, 0) / (66.7 + 800.0 * 8.0 / 11.0) - 1.0).abs() < 0.1);
+    serve(&mut world, [1, 2, 8], 2_000);
+    assert!((rate(&world, 2) / (66.7 + 800.0 * 8.0 / 11.0) - 1.0).abs() < 0.1);
+}

@@ -1,0 +1,118 @@
+//! Who a request is from, for the entry's keyed hash: what is found goes through it at once and is
+//! kept nowhere, and never logged.
+
+use std::net::IpAddr;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use http::{HeaderMap, HeaderName, header};
+
+/// Cookies that tell users apart, by the names that frameworks give them.
+const SESSION_COOKIES: [&[u8]; 5] =
+    [b"session", b"sessionid", b"session_id", b"sid", b"JSESSIONID"];
+
+/// Calls `use_it` with the best that tells this user from others: the value of the header `verified`,
+/// which something before us has verified; else credentials; else a session cookie; else the address
+/// of the peer.
+///
+/// Of an IPv6 address the first half counts: the other is the client's to choose, and who may choose
+/// freely tries until one has a good rank.
+pub fn with_user<R>(
+    headers: &HeaderMap,
+    verified: Option<&HeaderName>,
+    peer: Option<IpAddr>,
+    use_it: impl FnOnce(Option<&[u8]>) -> R,
+) -> R {
+    let verified = verified.and_then(|name| headers.get(name));
+    if let Some(value) = verified.or_else(|| headers.get(header::AUTHORIZATION)) {
+        return use_it(Some(value.as_bytes()));
+    }
+    if let Some(session) = session(headers) {
+        return use_it(Some(session));
+    }
+    match peer.map(|peer| peer.to_canonical()) {
+        Some(IpAddr::V4(address)) => use_it(Some(&address.octets())),
+        Some(IpAddr::V6(address)) => use_it(Some(&address.octets()[..8])),
+        None => use_it(None),
+    }
+}
+
+fn session(headers: &HeaderMap) -> Option<&[u8]> {
+    let cookies = headers.get_all(header::COOKIE).iter();
+    cookies
+        .flat_map(|cookies| cookies.as_bytes().split(|byte| *byte == b';').map(<[u8]>::trim_ascii))
+        .filter_map(|pair| {
+            let equals = pair.iter().position(|byte| *byte == b'=')?;
+            Some((&pair[..equals], &pair[equals + 1..]))
+        })
+        .find(|(name, value)| SESSION_COOKIES.contains(name) && !value.is_empty())
+        .map(|(_, value)| value)
+}
+
+/// Hours since 1970 by the wall clock, which replicas share well enough: the entry's key changes with
+/// them.
+pub fn hour() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() / 3600)
+}
+
+/// Paths that are served whatever the load: whoever asks for health must not be told "overloaded",
+/// or instances would be taken out when they are needed most.
+pub const EXEMPT: [&str; 5] =
+    ["/healthz", "/livez", "/readyz", "/health", "/grpc.health.v1.Health/"];
+
+/// Whether `path` is one of `exempt`. One that ends in `/` stands for all below it.
+pub fn is_exempt(exempt: &[impl AsRef<str>], path: &str) -> bool {
+    exempt
+        .iter()
+        .map(AsRef::as_ref)
+        .any(|exempt| if exempt.ends_with('/') { path.starts_with(exempt) } else { path == exempt })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn user(headers: &[(&'static str, &'static str)], peer: Option<&str>) -> Option<Vec<u8>> {
+        let headers: HeaderMap = headers
+            .iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+            .collect();
+        let verified = HeaderName::from_static("x-user");
+        let peer = peer.map(|peer| peer.parse().unwrap());
+        with_user(&headers, Some(&verified), peer, |user| user.map(<[u8]>::to_vec))
+    }
+
+    /// The configured header, else credentials, else a session, else the address.
+    #[test]
+    fn users_are_told_from_the_best_there_is() {
+        let cookie = ("cookie", "theme=dark; sid=; session=abc=; x");
+        let token = ("authorization", "Bearer t");
+        let header = ("x-user", "ann");
+        assert_eq!(user(&[], None), None);
+        assert_eq!(user(&[], Some("10.0.0.7")).as_deref(), Some(&[10, 0, 0, 7][..]));
+        assert_eq!(user(&[cookie], Some("10.0.0.7")).as_deref(), Some(&b"abc="[..]));
+        assert_eq!(user(&[cookie, token], None).as_deref(), Some(&b"Bearer t"[..]));
+        assert_eq!(user(&[cookie, token, header], None).as_deref(), Some(&b"ann"[..]));
+    }
+
+    #[test]
+    fn what_a_client_may_choose_of_its_address_does_not_count() {
+        let one = user(&[], Some("2001:db8:1:2::1"));
+        assert_eq!(one, user(&[], Some("2001:db8:1:2:ffff:1:2:3")));
+        assert_ne!(one, user(&[], Some("2001:db8:1:3::1")));
+        assert_eq!(user(&[], Some("::ffff:10.0.0.7")), user(&[], Some("10.0.0.7")));
+    }
+
+    #[test]
+    fn health_checks_are_exempt() {
+        for (path, exempt) in [
+            ("/healthz", true),
+            ("/healthz/x", false),
+            ("/grpc.health.v1.Health/Check", true),
+            ("/", false),
+        ] {
+            assert_eq!(is_exempt(&EXEMPT, path), exempt, "{path}");
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! One client connection: what it speaks, how long it may be idle, slow or old, and its end.
+//!
+//! A watcher looks at the connection a few times per timeout and asks what has changed since. So the
+//! path of a request reads no clock for this and sets no timer.
+//!
+//! | nothing moves and… | then |
+//! |---|---|
+//! | a request's head has begun | dropped after `header_timeout`: a slow loris |
+//! | no request is on its way | told to end (GOAWAY, `connection: close`) after `idle_timeout` |
+//! | it is older than `max_age` | told to end once what it has asked for is answered |
+
+use std::convert::Infallible;
+use std::io::{self, IoSlice};
+use std::net::IpAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::CONNECTION;
+use http::{HeaderValue, Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use crate::body::ProxyBody;
+use crate::config::{ConnectionsConfig, Version};
+use crate::forward;
+use crate::tls;
+use crate::worker::{Phase, Worker};
+
+/// Looks per timeout: it is exact to a quarter.
+const LOOKS: u32 = 4;
+/// Time for requests that have reached the machine to be read before connections are told to end.
+const LAST_CALL: Duration = Duration::from_millis(100);
+
+/// Serves a connection to its end.
+pub(crate) async fn serve(
+    worker: Arc<Worker>,
+    stream: TcpStream,
+    peer: IpAddr,
+    mut phase: watch::Receiver<Phase>,
+) {
+    let settings = worker.settings();
+    let limit = Duration::from(settings.header_timeout);
+    // Silent for too long, or gone, or no TLS: how a connection ends is the client's business.
+    match &settings.tls {
+        None => {
+            let version = tokio::select! {
+                biased;
+                version = timeout(limit, spoken_on(&stream)) => version,
+                () = draining(&mut phase) => return,
+            };
+            drop(settings);
+            if let Ok(Ok(version)) = version {
+                speak(worker, stream, version, peer, phase).await;
+            }
+        }
+        Some(config) => {
+            let accepted = tokio::select! {
+                biased;
+                accepted =
+                    timeout(limit, TlsAcceptor::from(Arc::clone(config)).accept(stream)) => accepted,
+                () = draining(&mut phase) => return,
+            };
+            drop(settings);
+            let Ok(Ok(stream)) = accepted else {
+                worker.counters.tls_failures.add(1);
+                return;
+            };
+            let h2 = stream.get_ref().1.alpn_protocol() == Some(tls::H2);
+            let version = if h2 { Version::Two } else { Version::One };
+            speak(worker, stream, version, peer, phase).await;
+        }
+    }
+}
+
+async fn speak<S>(
+    worker: Arc<Worker>,
+    stream: S,
+    version: Version,
+    peer: IpAddr,
+    mut phase: watch::Receiver<Phase>,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let pulse = Arc::new(Pulse::default());
+    // Frames of HTTP/2 come without a request, too: there only answers tell the busy from the idle.
+    let heads = version == Version::One;
+    let io = TokioIo::new(Watched { stream, heads, pulse: Arc::clone(&pulse) });
+    let limits = worker.settings().connections.clone();
+    let service = service_fn(|request: Request<Incoming>| {
+        let active = Active::new(&pulse);
+        let answer = forward::serve(Arc::clone(&worker), peer, request);
+        async move {
+            let answer: Result<_, Infallible> = answer.await;
+            answer.map(|mut answer: Response<ProxyBody>| {
+                if active.0.old.load(Ordering::Relaxed) {
+                    let close = HeaderValue::from_static("close");
+                    answer.headers_mut().insert(CONNECTION, close);
+                }
+                answer.map(|body| Tracked { body, active })
+            })
+        }
+    });
+    // A macro, as the two kinds of connection share no trait.
+    macro_rules! to_the_end {
+        ($connection:expr) => {{
+            let mut connection = pin!($connection);
+            let verdict = tokio::select! {
+                biased;
+                _ = connection.as_mut() => return,
+                () = draining(&mut phase) => Verdict::End,
+                verdict = watch(&worker, &pulse, heads) => verdict,
+            };
+            match verdict {
+                Verdict::Drop => drop(worker.counters.slow_clients.add(1)),
+                Verdict::End => {
+                    connection.as_mut().graceful_shutdown();
+                    // Whoever was told to end has no more time than anybody else to send a head.
+                    tokio::select! {
+                        _ = connection.as_mut() => {}
+                        () = quiet(&worker, &pulse) => {}
+                    }
+                }
+            }
+        }};
+    }
+    match version {
+        Version::One => to_the_end!(
+            http1::Builder::new()
+                .max_headers(limits.headers)
+                .max_buf_size(limits.header_bytes)
+                .serve_connection(io, service)
+                .with_upgrades()
+        ),
+        Version::Two => to_the_end!(
+            http2::Builder::new(TokioExecutor::new())
+                .timer(TokioTimer::new())
+                .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX))
+                .max_concurrent_streams(limits.streams)
+                .serve_connection(io, service)
+        ),
+    }
+}
+
+/// What a watcher has found.
+enum Verdict {
+    /// Ended in good order.
+    End,
+    /// Dropped: it was slow on purpose, or is stuck.
+    Drop,
+}
+
+/// Watches until the connection should end.
+async fn watch(worker: &Worker, pulse: &Pulse, heads: bool) -> Verdict {
+    let mut age = Duration::ZERO;
+    let mut quiet = Duration::ZERO;
+    let mut last = pulse.read();
+    loop {
+        let settings = worker.settings();
+        let head = Duration::from(settings.header_timeout);
+        let ConnectionsConfig { idle_timeout, max_age, .. } = settings.connections;
+        drop(settings);
+        let (idle, max_age) = (Duration::from(idle_timeout), Duration::from(max_age));
+        let pause = head.min(idle).min(if max_age.is_zero() { idle } else { max_age }) / LOOKS;
+        sleep(pause).await;
+        age += pause;
+        let now = pulse.read();
+        quiet = if now == last { quiet + pause } else { Duration::ZERO };
+        last = now;
+        if !max_age.is_zero() && age >= max_age {
+            match heads {
+                // Told with its next answer, as a client that is told nothing may just be sending.
+                true => pulse.old.store(true, Ordering::Relaxed),
+                false => return Verdict::End,
+            }
+        }
+        match (now.active, now.reading) {
+            (0, true) if quiet >= head => return Verdict::Drop,
+            (0, false) if quiet >= idle => return Verdict::End,
+            _ => {}
+        }
+    }
+}
+
+/// Resolves once nothing has been asked or answered for `header_timeout`.
+async fn quiet(worker: &Worker, pulse: &Pulse) {
+    let mut quiet = Duration::ZERO;
+    let mut last = pulse.read();
+    let limit = Duration::from(worker.settings().header_timeout);
+    while quiet < limit {
+        sleep(limit / LOOKS).await;
+        let now = pulse.read();
+        quiet = if now == last && now.active == 0 { quiet + limit / LOOKS } else { Duration::ZERO };
+        last = now;
+    }
+}
+
+async fn draining(phase: &mut watch::Receiver<Phase>) {
+    // The sender outlives every worker; were it gone, this would be the end too.
+    let _ = phase.wait_for(|phase| *phase >= Phase::Draining).await;
+    sleep(LAST_CALL).await;
+}
+
+/// What moves on a connection. One thread writes it.
+#[derive(Debug, Default)]
+struct Pulse {
+    /// Requests that are not answered to the last byte.
+    active: AtomicU32,
+    /// Requests so far.
+    requests: AtomicU32,
+    /// Whether bytes have come since the last request began.
+    reading: AtomicBool,
+    /// Whether the next answer is the last.
+    old: AtomicBool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Beat {
+    active: u32,
+    requests: u32,
+    reading: bool,
+}
+
+impl Pulse {
+    fn read(&self) -> Beat {
+        Beat {
+            active: self.active.load(Ordering::Relaxed),
+            requests: self.requests.load(Ordering::Relaxed),
+            reading: self.reading.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// A request on its way.
+#[derive(Debug)]
+struct Active(Arc<Pulse>);
+
+impl Active {
+    fn new(pulse: &Arc<Pulse>) -> Self {
+        pulse.active.fetch_add(1, Ordering::Relaxed);
+        pulse.requests.fetch_add(1, Ordering::Relaxed);
+        pulse.reading.store(false, Ordering::Relaxed);
+        Self(Arc::clone(pulse))
+    }
+}
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        self.0.active.fetch_sub(1, Ordering::Relaxed);
+        // The rest of its own body may have been read meanwhile: no head has begun.
+        self.0.reading.store(false, Ordering::Relaxed);
+        self.0.requests.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// An answer, which keeps its request active to the last byte.
+#[derive(Debug)]
+struct Tracked {
+    body: ProxyBody,
+    #[expect(dead_code, reason = "held for its end")]
+    active: Active,
+}
+
+impl Body for Tracked {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A stream that tells when bytes have come.
+struct Watched<S> {
+    stream: S,
+    /// Whether bytes between two requests are the head of the next.
+    heads: bool,
+    pulse: Arc<Pulse>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let result = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        if self.heads && buffer.filled().len() > before {
+            self.pulse.reading.store(true, Ordering::Relaxed);
+        }
+        result
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// What an HTTP/2 client says first (RFC 9113, 3.4), and no HTTP/1.1 request begins with.
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Pauses between looks at a preface that comes in pieces, which hardly any does: the first, and the
+/// longest, to which they double.
+const PEEK_PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+
+/// The version that the client begins with; its bytes stay to be read.
+async fn spoken_on(stream: &TcpStream) -> io::Result<Version> {
+    let mut begin = [0; PREFACE.len()];
+    let (mut pause, longest) = PEEK_PAUSES;
+    loop {
+        let length = stream.peek(&mut begin).await?;
+        if length == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if begin[..length] != PREFACE[..length] {
+            return Ok(Version::One);
+        }
+        if length == PREFACE.len() {
+            return Ok(Version::Two);
+        }
+        // What was peeked at hides the end behind it.
+        if stream.ready(Interest::READABLE).await?.is_read_closed() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(longest);
+    }
+}

@@ -1,0 +1,62 @@
+//! What upstreams report of their load in their answers (ORCA, `endpoint-load-metrics`).
+
+use http::HeaderMap;
+use serde_json::Value;
+
+/// Name of the field.
+pub(crate) const FIELD: &str = "endpoint-load-metrics";
+
+/// How busy the upstream says it is, 1 being full: by what the application says of itself, else by its
+/// processor. Whatever cannot be read says nothing.
+pub(crate) fn utilization(headers: &HeaderMap) -> Option<f32> {
+    let value = headers.get(FIELD)?.to_str().ok()?.trim();
+    let (format, rest) = value.split_once(' ')?;
+    let told = |name: &str| match format {
+        "TEXT" => in_text(rest, name),
+        "JSON" => in_json(rest, name),
+        _ => None,
+    };
+    let told = ["application_utilization", "cpu_utilization"].into_iter().find_map(told)?;
+    (told.is_finite() && told >= 0.0).then_some(told as f32)
+}
+
+/// `name=value` pairs between commas.
+fn in_text(text: &str, name: &str) -> Option<f64> {
+    let mut pairs = text.split(',').filter_map(|pair| pair.split_once('='));
+    pairs.find(|(key, _)| key.trim() == name).and_then(|(_, value)| value.trim().parse().ok())
+}
+
+/// An object, whose names may be written in either of the two ways of protocol buffers.
+fn in_json(text: &str, name: &str) -> Option<f64> {
+    let object: Value = serde_json::from_str(text).ok()?;
+    let (first, second) = name.split_once('_')?;
+    let camel = format!("{first}{}{}", second[..1].to_uppercase(), &second[1..]);
+    object.get(name).or_else(|| object.get(camel))?.as_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_formats_are_read_and_nonsense_is_not() {
+        for (value, told) in [
+            ("TEXT cpu_utilization=0.3", Some(0.3)),
+            ("TEXT cpu_utilization=0.3, application_utilization=0.7", Some(0.7)),
+            ("TEXT mem_utilization=0.3,named_metrics.x=1", None),
+            ("JSON {\"cpu_utilization\": 0.25}", Some(0.25)),
+            ("JSON {\"applicationUtilization\": 1.5, \"cpuUtilization\": 0.1}", Some(1.5)),
+            ("JSON {", None),
+            ("TEXT cpu_utilization=much", None),
+            ("TEXT cpu_utilization=-1", None),
+            ("TEXT cpu_utilization=NaN", None),
+            ("BIN abc", None),
+            ("", None),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(FIELD, value.parse().expect("a value"));
+            assert_eq!(utilization(&headers), told, "{value}");
+        }
+        assert_eq!(utilization(&HeaderMap::new()), None);
+    }
+}

@@ -1,0 +1,138 @@
+//! [`Upload`]: a request's body on its way to an upstream.
+
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// Bytes per second that an upload must have on the whole, apart from the time it has anyway: what
+/// the slowest modem had. Who is slower holds a slot to no use.
+const SLOWEST: u64 = 1_000;
+
+/// A body that may be as long as it likes, but not as slow.
+#[derive(Debug)]
+pub(crate) struct Upload {
+    /// None for a request of our own.
+    body: Option<Incoming>,
+    /// None where there is nothing to pass on.
+    flow: Option<Arc<Flow>>,
+    patience: Duration,
+    begun: Option<Instant>,
+    bytes: u64,
+    /// Set while something is awaited.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+/// What is told of an upload while it is under way.
+#[derive(Debug, Default)]
+pub(crate) struct Flow {
+    /// Set whenever a piece was passed on.
+    moved: AtomicBool,
+    /// Whether it was given up.
+    slow: AtomicBool,
+}
+
+impl Flow {
+    /// Whether anything was passed on since the last call.
+    pub(crate) fn moved(&self) -> bool {
+        self.moved.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether it was too slow.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.slow.load(Ordering::Relaxed)
+    }
+}
+
+impl Upload {
+    /// A body that may take `patience` and a second for every thousand bytes.
+    pub(crate) fn new(body: Incoming, patience: Duration) -> Self {
+        let flow = (!body.is_end_stream()).then(Arc::default);
+        let body = Some(body);
+        Self { body, flow, patience, begun: None, bytes: 0, timer: None }
+    }
+
+    /// Nothing.
+    pub(crate) fn empty() -> Self {
+        let patience = Duration::ZERO;
+        Self { body: None, flow: None, patience, begun: None, bytes: 0, timer: None }
+    }
+
+    /// What is told of it.
+    pub(crate) fn flow(&self) -> Option<Arc<Flow>> {
+        self.flow.clone()
+    }
+
+    /// When it must have come further.
+    fn due(&mut self) -> Instant {
+        let begun = *self.begun.get_or_insert_with(Instant::now);
+        begun + self.patience + Duration::from_millis(self.bytes * 1_000 / SLOWEST)
+    }
+
+    /// Whether time is up. Otherwise the task is woken when it will be.
+    fn is_late(&mut self, cx: &mut Context<'_>) -> bool {
+        let due = self.due();
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due)));
+        if timer.deadline() != due {
+            timer.as_mut().reset(due);
+        }
+        timer.as_mut().poll(cx).is_ready()
+    }
+}
+
+impl Body for Upload {
+    type Data = Bytes;
+    type Error = Box<dyn Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let Some(body) = &mut self.body else { return Poll::Ready(None) };
+        let frame = Pin::new(body).poll_frame(cx);
+        let Some(flow) = self.flow.clone() else { return frame.map_err(Into::into) };
+        match &frame {
+            Poll::Ready(piece) => {
+                flow.moved.store(true, Ordering::Relaxed);
+                if let Some(Ok(piece)) = piece {
+                    self.bytes += piece.data_ref().map_or(0, |data| data.len() as u64);
+                }
+            }
+            Poll::Pending if self.is_late(cx) => {
+                flow.slow.store(true, Ordering::Relaxed);
+                return Poll::Ready(Some(Err(TooSlow.into())));
+            }
+            Poll::Pending => {}
+        }
+        frame.map_err(Into::into)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
+    }
+}
+
+/// The client did not send its request in time.
+#[derive(Debug)]
+struct TooSlow;
+
+impl fmt::Display for TooSlow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the request did not come in time")
+    }
+}
+
+impl Error for TooSlow {}

@@ -1,0 +1,294 @@
+//! Clients and upstreams that do what they must not: nothing leaks, nothing that was accepted is lost,
+//! and nobody smuggles a request past us.
+
+#![allow(clippy::disallowed_methods, reason = "real sockets, real threads, real time")]
+
+mod support;
+
+use std::io::{Read, Write};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use support::{Barrier, Client, PATIENCE, Sidecar, Upstream, ok};
+
+/// Every way that two servers have been known to disagree about where a request ends. What is left
+/// over after ours must never reach the upstream as a request of its own.
+#[test]
+fn no_request_is_smuggled() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&seen);
+    let upstream = Upstream::start(move |request| {
+        kept.lock().unwrap().push(request.first.clone());
+        ok("served")
+    });
+    let config = "[proxy]\nheader_timeout = '300ms'\nbody_timeout = '300ms'\n";
+    let sidecar = Sidecar::start(config, &[upstream.address]);
+    let hidden = "GET /hidden HTTP/1.1\r\nhost: a\r\n\r\n";
+    let length = hidden.len();
+    for (name, head, body) in [
+        ("two lengths", "content-length: 0\r\ncontent-length: 5\r\n", "12345".to_owned()),
+        ("two lengths in one", "content-length: 0, 5\r\n", "12345".to_owned()),
+        ("a signed length", "content-length: +5\r\n", "12345".to_owned()),
+        ("a length in words", "content-length: five\r\n", "12345".to_owned()),
+        ("a negative length", "content-length: -1\r\n", hidden.to_owned()),
+        (
+            "length and chunks",
+            &*format!("content-length: {length}\r\ntransfer-encoding: chunked\r\n"),
+            format!("0\r\n\r\n{hidden}"),
+        ),
+        (
+            "chunks and length",
+            "transfer-encoding: chunked\r\ncontent-length: 4\r\n",
+            format!("0\r\n\r\n{hidden}"),
+        ),
+        ("unknown coding", "transfer-encoding: xchunked\r\n", format!("0\r\n\r\n{hidden}")),
+        ("chunked not last", "transfer-encoding: chunked, gzip\r\n", format!("0\r\n\r\n{hidden}")),
+        (
+            "two codings",
+            "transfer-encoding: chunked\r\ntransfer-encoding: identity\r\n",
+            format!("0\r\n\r\n{hidden}"),
+        ),
+        (
+            "a space before the colon",
+            "transfer-encoding : chunked\r\n",
+            format!("0\r\n\r\n{hidden}"),
+        ),
+        ("a folded line", "x: y\r\n transfer-encoding: chunked\r\n", format!("0\r\n\r\n{hidden}")),
+        ("a size that is none", "transfer-encoding: chunked\r\n", format!("zz\r\n{hidden}")),
+        (
+            "a size beyond all numbers",
+            "transfer-encoding: chunked\r\n",
+            format!("ffffffffffffffff0\r\n{hidden}"),
+        ),
+        ("a null in a name", "x\0y: z\r\n", String::new()),
+        ("a bare carriage return", "x: y\rcontent-length: 0\r\n", String::new()),
+    ] {
+        seen.lock().unwrap().clear();
+        let mut client = sidecar.client();
+        client.send(&format!("POST /seen HTTP/1.1\r\nhost: a\r\n{head}\r\n{body}"));
+        let mut answers = Vec::new();
+        let _ = client.stream.read_to_end(&mut answers);
+        let answers = String::from_utf8_lossy(&answers);
+        let hidden = seen.lock().unwrap().iter().any(|line| line.contains("/hidden"));
+        // Where our own reading is clear, the rest may be the client's own next request: then it is
+        // answered as one, to its sender.
+        let own = answers.matches("HTTP/1.1 200").count() == 2;
+        assert!(!hidden || own, "{name}: {answers}");
+        let bad = ["two lengths", "two lengths in one", "a signed length", "unknown coding"];
+        if bad.contains(&name) {
+            assert!(answers.starts_with("HTTP/1.1 400"), "{name}: {answers}");
+            assert!(seen.lock().unwrap().is_empty(), "{name}");
+        }
+    }
+    sidecar.wait_until_empty();
+    assert_eq!(sidecar.client().get("/", "").text(), "served", "still there");
+}
+
+/// Open files of this process, in which sidecar, upstream and clients all are.
+fn files() -> usize {
+    std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
+}
+
+/// Waits until no more files are open than before.
+fn wait_for_files(before: usize) {
+    let end = Instant::now() + PATIENCE;
+    while files() > before {
+        assert!(Instant::now() < end, "{} files are open where {before} were", files());
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// All that went in has come out.
+fn conserved(sidecar: &Sidecar) {
+    sidecar.wait_until_empty();
+    let state = sidecar.state();
+    let sum = |value: &serde_json::Value| -> u64 {
+        let bands = value.as_object().expect("bands").values();
+        bands
+            .map(|band| match band.as_object() {
+                Some(counts) => counts.values().filter_map(serde_json::Value::as_u64).sum(),
+                None => band.as_u64().unwrap_or(0),
+            })
+            .sum()
+    };
+    let (admitted, finished) = (sum(&state["admitted"]), sum(&state["finished"]));
+    // Those that left while they waited were neither started nor refused.
+    assert!(finished <= admitted, "{finished} of {admitted}");
+    assert_eq!(state["events_lost"], 0);
+    for peer in state["upstreams"].as_array().expect("a list") {
+        assert_eq!(peer["in_flight"], 0, "{peer}");
+    }
+}
+
+/// Half-open, silent, broken off, killed: clients are told, and nothing is left behind.
+#[test]
+fn upstreams_that_fail_in_every_way_leave_nothing_behind() {
+    let upstream = Upstream::raw(|mut client| {
+        let Ok(request) = client.head() else { return };
+        match request.first.split(' ').nth(1).unwrap_or_default() {
+            // Accepts, and says nothing until the other side goes.
+            "/silent" => drop(client.head()),
+            "/broken" => client.send("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf"),
+            "/nonsense" => client.send("this is not HTTP\r\n\r\n"),
+            "/chunk" => {
+                client.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n");
+            }
+            "/early" => client.send("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nearly"),
+            _ => {}
+        }
+    });
+    let config = "[proxy]\nresponse_timeout = '50ms'\nidle_timeout = '20ms'\n\
+                  [proxy.health]\neject_after = 0\n[gate.admission]\npolicy = 'open'\n";
+    let sidecar = Sidecar::start(config, &[upstream.address]);
+    let mut before = None;
+    // The first round opens what stays open.
+    for _ in 0..4 {
+        for (path, wanted) in [
+            ("/silent", Some(504)),
+            ("/nonsense", Some(502)),
+            ("/closed", Some(502)),
+            ("/broken", None),
+            ("/chunk", None),
+            ("/early", Some(200)),
+        ] {
+            for _ in 0..5 {
+                let mut client = sidecar.client();
+                client.send(&format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n"));
+                match (client.try_reply(false), wanted) {
+                    (Ok(reply), Some(status)) => assert_eq!(reply.status(), status, "{path}"),
+                    // What began cannot be taken back: the connection breaks off too.
+                    (Err(_), None) => {}
+                    (other, _) => panic!("{path}: {other:?}"),
+                }
+            }
+        }
+        conserved(&sidecar);
+        sidecar.wait_for("no connections", |state| state["connections"] == 0);
+        match before {
+            None => {
+                thread::sleep(Duration::from_millis(300));
+                before = Some(files());
+            }
+            Some(before) => wait_for_files(before),
+        }
+    }
+    let finished = &sidecar.state()["finished"]["critical"];
+    assert_eq!(finished["served"], 20, "only whole answers: {finished}");
+    assert_eq!(finished["failed"], 100, "{finished}");
+}
+
+#[test]
+fn an_upstream_that_is_killed_under_load_loses_only_what_it_had() {
+    let barrier = Barrier::default();
+    let held = barrier.clone();
+    let mut upstream = Upstream::start(move |_| {
+        held.pass();
+        ok("late")
+    });
+    let address = upstream.address;
+    let config = "[proxy.health]\neject_after = 0\n[gate.admission]\npolicy = 'open'\n\
+                  [gate.slots]\nslots = 'fixed'\ncount = 4\n";
+    let sidecar = Sidecar::start(config, &[address]);
+    let mut clients: Vec<Client> = (0..12).map(|_| sidecar.client()).collect();
+    for client in &mut clients {
+        client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    }
+    sidecar.wait_for("four at work", |state| barrier.came() == 4 && state["waiting"] == 8);
+    upstream.kill();
+    barrier.open();
+    for client in &mut clients {
+        assert_eq!(client.reply().status(), 502, "everybody gets an answer");
+    }
+    conserved(&sidecar);
+    // It comes back, and nobody has to do anything.
+    let _again = Upstream::at(address, |_| ok("back"));
+    assert_eq!(clients[0].get("/", "").text(), "back");
+}
+
+/// Clients that leave at every stage of a request.
+#[test]
+fn clients_that_leave_early_leave_nothing_behind() {
+    let upstream = Upstream::start(|_| {
+        thread::sleep(Duration::from_millis(2));
+        ok(&"x".repeat(100_000))
+    });
+    let config = "[proxy]\nidle_timeout = '20ms'\n[gate.slots]\nslots = 'fixed'\ncount = 4\n\
+                  [gate.admission]\npolicy = 'open'\n";
+    let sidecar = Sidecar::start(config, &[upstream.address]);
+    let mut before = None;
+    for _ in 0..4 {
+        for n in 0..60 {
+            let mut client = sidecar.client();
+            let whole = "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\n0123456789";
+            match n % 4 {
+                0 => {}
+                1 => client.send(&whole[..n % whole.len()]),
+                2 => client.send(whole),
+                _ => {
+                    client.send(whole);
+                    let mut some = [0; 100];
+                    client.stream.read_exact(&mut some).expect("the answer begins");
+                }
+            }
+        }
+        conserved(&sidecar);
+        sidecar.wait_for("no connections", |state| state["connections"] == 0);
+        match before {
+            None => {
+                thread::sleep(Duration::from_millis(300));
+                before = Some(files());
+            }
+            Some(before) => wait_for_files(before),
+        }
+    }
+    let mut client = sidecar.client();
+    assert_eq!(client.get("/", "").body.len(), 100_000);
+}
+
+/// Memory of this process, in kilobytes.
+fn memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.trim().split(' ').next()?.parse().ok()).unwrap_or(0)
+}
+
+/// A body passes in pieces, however large it is and however slowly it is taken.
+#[test]
+fn giant_bodies_pass_without_being_kept() {
+    const SIZE: u64 = 256 << 20;
+    let upstream = Upstream::raw(|mut client| {
+        while let Ok(head) = client.head() {
+            let length = head.header("content-length").and_then(|length| length.parse().ok());
+            let mut rest = (&mut client.stream).take(length.unwrap_or(0));
+            let read = std::io::copy(&mut rest, &mut std::io::sink()).unwrap_or(0);
+            client.send(&format!(
+                "HTTP/1.1 200 OK\r\ncontent-length: {SIZE}\r\nx-read: {read}\r\n\r\n"
+            ));
+            let piece = vec![b'y'; 1 << 16];
+            for _ in 0..SIZE / piece.len() as u64 {
+                if client.stream.get_mut().write_all(&piece).is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    let sidecar = Sidecar::start("", &[upstream.address]);
+    let mut client = sidecar.client();
+    client.get("/", "");
+    let before = memory();
+    client.send(&format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {SIZE}\r\n\r\n"));
+    let piece = vec![b'x'; 1 << 16];
+    for _ in 0..SIZE / piece.len() as u64 {
+        client.stream.get_mut().write_all(&piece).expect("it is taken");
+    }
+    let head = client.head().expect("an answer");
+    assert_eq!(head.header("x-read"), Some(&*SIZE.to_string()));
+    // Nobody reads for a while: what is behind has to wait, and is not kept here.
+    thread::sleep(Duration::from_millis(200));
+    let kept = memory().saturating_sub(before);
+    assert!(kept < SIZE / 1024 / 8, "{kept} kB were kept of {} kB", SIZE / 1024);
+    let mut rest = (&mut client.stream).take(SIZE);
+    assert_eq!(std::io::copy(&mut rest, &mut std::io::sink()).expect("all of it"), SIZE);
+    conserved(&sidecar);
+}

@@ -1,0 +1,196 @@
+//! Upstreams that are ill, full or busy, and what is known of them.
+
+#![allow(clippy::disallowed_methods, reason = "real sockets, real threads, real time")]
+
+mod support;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::Value;
+use support::{Barrier, Client, Sidecar, Upstream, file, ok};
+use tidegate_proxy::Address;
+
+fn peer(state: &Value, address: SocketAddr) -> &Value {
+    let wanted = format!("http://{address}");
+    let list = state["upstreams"].as_array().expect("a list");
+    list.iter().find(|peer| peer["address"] == *wanted).unwrap_or(&Value::Null)
+}
+
+/// An address at which nobody listens.
+fn nowhere() -> SocketAddr {
+    std::net::TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("bound")
+}
+
+#[test]
+fn an_upstream_that_only_fails_is_out_and_nobody_notices() {
+    let (well, dead) = (Upstream::start(|_| ok("served")), nowhere());
+    let config = "[proxy]\nthreads = 1\n[proxy.health]\neject_after = 1\neject_for = '5min'\n";
+    let sidecar = Sidecar::start(config, &[dead, well.address]);
+    let mut client = sidecar.client();
+    let mut tries = 0;
+    while peer(&sidecar.state(), dead)["in"] == true {
+        assert_eq!(client.get("/", "").text(), "served", "another is tried");
+        tries += 1;
+        assert!(tries < 1_000, "{:#}", sidecar.state());
+    }
+    let failures = peer(&sidecar.state(), dead)["failures"].as_u64();
+    assert_eq!(failures, Some(1));
+    for _ in 0..50 {
+        assert_eq!(client.get("/", "").text(), "served");
+    }
+    let state = sidecar.state();
+    assert_eq!(peer(&state, dead)["failures"].as_u64(), failures, "it is left alone");
+    assert!(peer(&state, dead)["out_for_ms"].as_u64() > Some(0));
+    assert_eq!(peer(&state, well.address)["in_flight"], 0);
+    let page = sidecar.admin("/metrics").text();
+    assert!(page.contains(&format!("tidegate_upstream_in{{upstream=\"http://{dead}\"}} 0")));
+    assert_eq!(sidecar.admin("/readyz").status(), 200);
+}
+
+#[test]
+fn upstreams_are_asked_how_they_are() {
+    let fine = Arc::new(AtomicBool::new(false));
+    let health = Arc::clone(&fine);
+    let moody = Upstream::start(move |request| {
+        match request.first.contains("/health") && !health.load(Ordering::SeqCst) {
+            true => "HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n".to_owned(),
+            false => ok("moody"),
+        }
+    });
+    let steady = Upstream::start(|_| ok("steady"));
+    let config = "[proxy.health]\npath = '/health'\ninterval = '10ms'\nfall = 2\nrise = 2\n";
+    let sidecar = Sidecar::start(config, &[moody.address, steady.address]);
+    sidecar.wait_for("an ill upstream", |state| peer(state, moody.address)["in"] == false);
+    let mut client = sidecar.client();
+    for _ in 0..20 {
+        assert_eq!(client.get("/", "").text(), "steady");
+    }
+    fine.store(true, Ordering::SeqCst);
+    sidecar.wait_for("a cure", |state| peer(state, moody.address)["in"] == true);
+}
+
+/// What exceeds the capacity of the first group goes to the next.
+#[test]
+fn a_full_group_spills() {
+    let barrier = Barrier::default();
+    let held = barrier.clone();
+    let near = Upstream::start(move |_| {
+        held.pass();
+        ok("near")
+    });
+    let far = Upstream::start(|_| ok("far"));
+    let config = "[proxy]\ncapacity = 2\n[gate.admission]\npolicy = 'open'\n\
+                  [gate.slots]\nslots = 'fixed'\ncount = 8\n";
+    let mut file = file(config, &[near.address]);
+    let address: Address = format!("http://{}", far.address).parse().expect("an address");
+    file.proxy.spill =
+        vec![tidegate_proxy::config::Spill { upstreams: vec![address], capacity: 0.0 }];
+    let sidecar = Sidecar::with_source(file, None);
+    let mut near_by: Vec<Client> = (0..2).map(|_| sidecar.client()).collect();
+    for client in &mut near_by {
+        client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    }
+    sidecar.wait_for("a full group", |_| barrier.came() == 2);
+    assert_eq!(peer(&sidecar.state(), near.address)["in_flight"], 2);
+    for _ in 0..3 {
+        assert_eq!(sidecar.client().get("/", "").text(), "far");
+    }
+    barrier.open();
+    for client in &mut near_by {
+        assert_eq!(client.reply().text(), "near");
+    }
+    sidecar.wait_for("room", |state| peer(state, near.address)["in_flight"] == 0);
+    assert_eq!(sidecar.client().get("/", "").text(), "near");
+}
+
+/// An upstream that says it is full gets less than one that says it is idle.
+#[test]
+fn reported_utilization_weighs() {
+    let report = |utilization: &'static str| {
+        Upstream::start(move |_| {
+            format!(
+                "HTTP/1.1 200 OK\r\nendpoint-load-metrics: TEXT cpu_utilization={utilization}\r\n\
+                 x-is: {utilization}\r\ncontent-length: 0\r\n\r\n"
+            )
+        })
+    };
+    let (idle, busy) = (report("0.0"), report("1000.0"));
+    let sidecar = Sidecar::start("[proxy]\nthreads = 1\n", &[idle.address, busy.address]);
+    let mut client = sidecar.client();
+    let (mut to_idle, mut to_busy) = (0, 0);
+    for _ in 0..100 {
+        match client.get("/", "").header("x-is") {
+            Some("0.0") => to_idle += 1,
+            _ => to_busy += 1,
+        }
+    }
+    assert!(to_idle > 2 * to_busy, "{to_idle} {to_busy}");
+}
+
+/// Tenants share the slots, however much each of them asks for.
+#[test]
+fn workflows_share_fairly() {
+    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let barrier = Barrier::default();
+    let (seen, held) = (Arc::clone(&order), barrier.clone());
+    let upstream = Upstream::start(move |request| {
+        seen.lock().unwrap().push(request.header("x-tenant").unwrap_or("first").to_owned());
+        held.pass();
+        ok("served")
+    });
+    let config = "[proxy]\nthreads = 1\nworkflow_header = 'x-tenant'\n\
+                  [gate.admission]\npolicy = 'open'\n[gate.schedule]\norder = 'drr'\n\
+                  [gate.slots]\nslots = 'fixed'\ncount = 1\n";
+    let sidecar = Sidecar::start(config, &[upstream.address]);
+    let mut clients: Vec<Client> = Vec::new();
+    let mut send = |header: &str| {
+        let mut client = sidecar.client();
+        client.send(&format!("GET / HTTP/1.1\r\nhost: a\r\n{header}\r\n"));
+        clients.push(client);
+        let count = clients.len();
+        sidecar.wait_for("it waits", |state| {
+            state["running"].as_u64().unwrap() + state["waiting"].as_u64().unwrap() == count as u64
+        });
+    };
+    send("");
+    (0..6).for_each(|_| send("x-tenant: greedy\r\n"));
+    (0..2).for_each(|_| send("x-tenant: modest\r\n"));
+    barrier.open();
+    clients.iter_mut().for_each(|client| assert_eq!(client.reply().text(), "served"));
+    let order = order.lock().unwrap();
+    let last = order.iter().rposition(|tenant| tenant == "modest").expect("it was served");
+    assert!(last <= 5, "fifo would have served the modest last: {order:?}");
+}
+
+/// An upstream with a gate of its own says how much it takes, and gets no more.
+#[test]
+fn what_leaves_follows_the_gate_behind() {
+    let barrier = Barrier::default();
+    let held = barrier.clone();
+    let upstream = Upstream::start(move |request| {
+        if request.first.contains("/held") {
+            held.pass();
+        }
+        // One credit: one request at a time.
+        "HTTP/1.1 200 OK\r\noverload-feedback: n=1, i=\"a\", v=1, x=60000\r\ncontent-length: 0\r\n\r\n"
+            .to_owned()
+    });
+    let config = "[caller]\nhold_limit = 1\nhold_time = '30s'\n[caller.throttle]\nthrottle = 'credit'\n\
+                  [gate.admission]\npolicy = 'open'\n[gate.slots]\nslots = 'fixed'\ncount = 8\n";
+    let sidecar = Sidecar::start(config, &[upstream.address]);
+    assert_eq!(sidecar.client().get("/", "").status(), 200, "the first learns of the gate");
+    let mut clients: Vec<Client> = (0..2).map(|_| sidecar.client()).collect();
+    clients[0].send("GET /held HTTP/1.1\r\nhost: a\r\n\r\n");
+    sidecar.wait_for("one sent", |_| barrier.came() == 1);
+    clients[1].send("GET /held HTTP/1.1\r\nhost: a\r\n\r\n");
+    sidecar.wait_for("one held", |state| state["running"] == 2);
+    let reply = sidecar.client().get("/", "");
+    assert_eq!((reply.status(), barrier.came()), (503, 1), "{}", reply.text());
+    barrier.open();
+    for client in &mut clients {
+        assert_eq!(client.reply().status(), 200);
+    }
+    sidecar.wait_until_empty();
+}

@@ -1,0 +1,208 @@
+//! The client: calls to a service of one or several servers, by a [`Caller`] with any throttle.
+//!
+//! [`Caller`]: tidegate_core::Caller
+
+mod link;
+mod request;
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tidegate_core::caller::{Caller, CallerConfig};
+use tidegate_core::context::{Sheds, Workflow};
+use tidegate_core::gate::CalleeId;
+use tidegate_core::{Feedback, Span};
+use tidegate_driver::{Clock, Monotonic, Names, SharedCaller, SharedGate, random_seed};
+
+use crate::error::{CallError, StartError};
+use crate::wire::Limits;
+use link::Endpoint;
+pub use request::Call;
+
+/// A gate that calls are made behind: it hears what the callee tells.
+pub trait Upstream: Send + Sync + 'static {
+    /// The callee has told its state, with an answer to a call made for `workflow`.
+    fn on_downstream(&self, callee: CalleeId, workflow: Workflow, feedback: &Feedback);
+    /// What the gate refused in the callee's name since it was last asked.
+    fn take_sheds(&self, callee: CalleeId) -> Sheds;
+}
+
+impl Upstream for SharedGate {
+    fn on_downstream(&self, callee: CalleeId, workflow: Workflow, feedback: &Feedback) {
+        self.input(|gate, now| gate.on_downstream(now, callee, workflow, feedback));
+    }
+
+    fn take_sheds(&self, callee: CalleeId) -> Sheds {
+        self.input(|gate, _| gate.take_sheds(callee))
+    }
+}
+
+/// A client in the making.
+#[must_use = "a builder does nothing until it is built"]
+pub struct ClientBuilder {
+    addresses: Vec<SocketAddr>,
+    caller: CallerConfig,
+    seed: Option<u64>,
+    patience: Option<Span>,
+    limits: Limits,
+    upstream: Option<(Arc<dyn Upstream>, CalleeId)>,
+}
+
+impl ClientBuilder {
+    /// Another server of the same service.
+    pub fn endpoint(mut self, address: SocketAddr) -> Self {
+        self.addresses.push(address);
+        self
+    }
+
+    /// Throttle, holding queue and retries. Default: credits, one retry in ten.
+    pub fn caller(mut self, config: CallerConfig) -> Self {
+        self.caller = config;
+        self
+    }
+
+    /// Decides all random choices of the caller, and its identity. Default: drawn by the operating
+    /// system.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Gives every call a deadline at most so long from now.
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = Some(Span::from(patience));
+        self
+    }
+
+    /// The largest frames that are read and sent.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// The gate of the service that makes these calls, which then refuses what `callee`, the service
+    /// called here, would refuse: before anything was done for it.
+    pub fn upstream(mut self, gate: impl Upstream, callee: CalleeId) -> Self {
+        self.upstream = Some((Arc::new(gate), callee));
+        self
+    }
+
+    /// The client. Connections are made when they are needed.
+    pub fn build(self) -> Result<Client, StartError> {
+        if self.addresses.is_empty() {
+            let error = io::Error::new(io::ErrorKind::InvalidInput, "a client needs an endpoint");
+            return Err(StartError::Io(error));
+        }
+        let clock = Monotonic::process();
+        let seed = self.seed.unwrap_or_else(random_seed);
+        let caller = Caller::new(&self.caller, self.addresses.len(), clock.now(), seed)?;
+        let endpoints = self.addresses.into_iter().map(Endpoint::new).collect::<Vec<_>>();
+        let endpoints: Arc<[Endpoint]> = endpoints.into();
+        let told = Arc::clone(&endpoints);
+        let caller = SharedCaller::with_reports(caller, clock, move |endpoint, context| {
+            told[endpoint].report(context);
+        });
+        Ok(Client {
+            inner: Arc::new(Inner {
+                caller,
+                endpoints,
+                patience: self.patience,
+                limits: self.limits,
+                upstream: self.upstream,
+                names: Names::process(),
+            }),
+        })
+    }
+}
+
+impl fmt::Debug for ClientBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientBuilder")
+            .field("addresses", &self.addresses)
+            .field("caller", &self.caller)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Calls a service. Clones are the same caller; with the last one its credits return to the servers.
+///
+/// ```
+/// use tidegate_rpc::{CallError, Client, Server, blocking};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let server = Server::builder().bind("127.0.0.1:0", blocking(|request| Ok(request.payload)))?;
+/// let client = Client::builder().endpoint(server.address()).build()?;
+/// match client.call(1, "hello").await {
+///     Ok(answer) => assert_eq!(answer, "hello"),
+///     Err(CallError::Refused(rejection)) => println!("turned away: {rejection}"),
+///     Err(other) => return Err(other.into()),
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+impl Client {
+    /// A client with defaults, which still needs an endpoint.
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder {
+            addresses: Vec::new(),
+            caller: CallerConfig::default(),
+            seed: None,
+            patience: None,
+            limits: Limits::default(),
+            upstream: None,
+        }
+    }
+
+    /// Calls `method` in the context of the request this task works for, if there is one.
+    pub async fn call(&self, method: u32, payload: impl Into<Bytes>) -> Result<Bytes, CallError> {
+        self.request(method, payload).send().await
+    }
+
+    /// A call whose rank, workflow or deadline differ from what it would inherit.
+    pub fn request(&self, method: u32, payload: impl Into<Bytes>) -> Call {
+        Call::new(Arc::clone(&self.inner), method, payload.into())
+    }
+
+    /// The caller behind it.
+    pub fn caller(&self) -> &SharedCaller {
+        &self.inner.caller
+    }
+
+    /// Says goodbye to all servers and waits until that is written, so that they have the credits of
+    /// this caller back at once. Calls made afterwards connect anew.
+    pub async fn close(&self) {
+        for endpoint in &*self.inner.endpoints {
+            endpoint.close().await;
+        }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("caller", &self.inner.caller).finish_non_exhaustive()
+    }
+}
+
+struct Inner {
+    caller: SharedCaller,
+    endpoints: Arc<[Endpoint]>,
+    patience: Option<Span>,
+    limits: Limits,
+    upstream: Option<(Arc<dyn Upstream>, CalleeId)>,
+    names: Names,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.endpoints.iter().for_each(|endpoint| drop(endpoint.leave()));
+    }
+}

@@ -1,0 +1,456 @@
+//! Reading: whatever became ready is read and parsed in one pass, by one thread at a time.
+//!
+//! A pass is bounded: [`READS`] reads of [`stamp::READ`] bytes. What is ready beyond that stays on a
+//! list, and its age, counted from the moment it was seen to be ready, is part of the delay that the
+//! gate is told, as is the age of what was read by the kernel's stamps.
+//!
+//! Bytes are parsed where they were read, in one buffer for all connections; only the beginning of a
+//! frame whose end has not come is kept with its connection. So an idle connection costs a few
+//! hundred bytes.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use mio::event::Event;
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Poll, Token};
+use tidegate_core::{CallerId, Context, Instant, Span};
+use tidegate_driver::stamp::{self, Receiver, Stamps};
+use tidegate_driver::{Clock, Names};
+
+use super::conn::Conn;
+use super::core::Waiting;
+use crate::wire::{self, Frame, Goodbye, Kind, Limits, WireError};
+
+/// Most reads between two looks at the gate: a fraction of a millisecond's work.
+const READS: usize = 256;
+/// Most connections accepted in one pass, so that a storm of them does not keep others waiting.
+const ACCEPTS: usize = 64;
+/// Events taken from the kernel at once.
+const EVENTS: usize = 1024;
+/// How often idle connections are looked for.
+const SWEEP: Span = Span::from_millis(500);
+
+/// How often those that are not read are looked at.
+const LOOK: Duration = Duration::from_millis(1);
+
+pub(super) const LISTENER: Token = Token(usize::MAX);
+pub(super) const WAKER: Token = Token(usize::MAX - 1);
+
+/// What has been read and goes to the gate.
+pub(super) enum Input {
+    Request(Waiting),
+    /// A connection has begun to speak for a caller.
+    Register(CallerId, Arc<Conn>),
+    Report(Context),
+    Cancel(Arc<Conn>, u64),
+    /// A connection has ended, or said that it will send nothing new.
+    Gone(CallerId, Arc<Conn>),
+    /// Its requests are to be given up too.
+    Dead(Arc<Conn>),
+    Malformed,
+    Accepted,
+}
+
+pub(super) struct Settings {
+    pub(super) limits: Limits,
+    pub(super) idle: Span,
+    pub(super) out_limit: usize,
+    pub(super) connections: usize,
+    pub(super) stamps: bool,
+    /// Requests of one connection that may be open.
+    pub(super) open: usize,
+}
+
+/// The reading half of a server.
+pub(super) struct Reader {
+    poll: Poll,
+    events: Events,
+    listener: Option<TcpListener>,
+    accepting: bool,
+    conns: Vec<Option<Half>>,
+    vacant: Vec<usize>,
+    /// Connections that may have more to read.
+    unread: VecDeque<usize>,
+    /// Connections that are not read although they may have something: too much of them is open, or
+    /// they do not take their answers.
+    parked: Vec<usize>,
+    receiver: Receiver,
+    stamps: Stamps,
+    buffer: Vec<u8>,
+    settings: Settings,
+    swept: Instant,
+    names: Names,
+}
+
+/// A connection as its reader sees it.
+struct Half {
+    conn: Arc<Conn>,
+    /// The beginning of a frame.
+    partial: Vec<u8>,
+    caller: CallerId,
+    /// The last call's number.
+    call: Option<u64>,
+    /// Whether it is on the list of those to be read, and since when.
+    listed: Option<Instant>,
+    /// Whether it is on the list of those that are not to be read.
+    parked: bool,
+    heard: Instant,
+}
+
+impl Reader {
+    pub(super) fn new(
+        poll: Poll,
+        mut listener: TcpListener,
+        settings: Settings,
+        now: Instant,
+    ) -> io::Result<Self> {
+        poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
+        Ok(Self {
+            poll,
+            events: Events::with_capacity(EVENTS),
+            listener: Some(listener),
+            accepting: false,
+            conns: Vec::new(),
+            vacant: Vec::new(),
+            unread: VecDeque::new(),
+            parked: Vec::new(),
+            receiver: Receiver::new(),
+            stamps: Stamps::default(),
+            buffer: vec![0; stamp::READ],
+            settings,
+            swept: now,
+            names: Names::process(),
+        })
+    }
+
+    /// One pass: waits for something to happen, `timeout` at most, then reads what is ready. Returns
+    /// the moment of the pass and the delay of what was read and of what was left unread.
+    pub(super) fn pass(
+        &mut self,
+        timeout: Duration,
+        clock: &dyn Clock,
+        inputs: &mut Vec<Input>,
+    ) -> (Instant, Span) {
+        let waits = self.unread.is_empty() && !self.accepting;
+        let timeout = match waits {
+            true if self.parked.is_empty() => timeout,
+            true => timeout.min(LOOK),
+            false => Duration::ZERO,
+        };
+        // Interrupted by a signal: then nothing is ready.
+        let _ = self.poll.poll(&mut self.events, Some(timeout));
+        let now = clock.now();
+        self.sort(now);
+        self.unpark(now);
+        if self.accepting {
+            self.accept(now, inputs);
+        }
+        let mut delay = Span::ZERO;
+        // Once each: what fills its read has more, and waits for its next turn.
+        for _ in 0..self.unread.len().min(READS) {
+            let Some(token) = self.unread.pop_front() else { break };
+            delay = delay.max(self.read(token, now, clock, inputs));
+        }
+        if let Some(oldest) = self.unread.front().and_then(|token| self.half(*token)?.listed) {
+            delay = delay.max(now.since(oldest));
+        }
+        if now.since(self.swept) >= SWEEP {
+            self.sweep(now, inputs);
+        }
+        (now, delay)
+    }
+
+    /// Accepts nothing any more, and tells everybody.
+    pub(super) fn say_goodbye(&mut self) {
+        if let Some(mut listener) = self.listener.take() {
+            let _ = self.poll.registry().deregister(&mut listener);
+            self.accepting = false;
+        }
+        for half in self.conns.iter().flatten() {
+            half.conn.lock().write(|out| wire::write_goodbye(out, Goodbye::Leaving));
+            half.conn.flush();
+        }
+    }
+
+    /// Whether everything has been written that can be.
+    pub(super) fn is_clean(&self) -> bool {
+        self.conns.iter().flatten().all(|half| half.conn.is_gone() || half.conn.lock().is_clean())
+    }
+
+    /// Ends all connections.
+    pub(super) fn close(&mut self) {
+        for half in self.conns.iter().flatten() {
+            half.conn.end();
+        }
+    }
+
+    fn half(&self, token: usize) -> Option<&Half> {
+        self.conns.get(token)?.as_ref()
+    }
+
+    /// What the events say: who is to be read, who can be written to.
+    fn sort(&mut self, now: Instant) {
+        for event in &self.events {
+            let token = match event.token() {
+                LISTENER => {
+                    self.accepting = true;
+                    continue;
+                }
+                WAKER => continue,
+                Token(token) => token,
+            };
+            let Some(Some(half)) = self.conns.get_mut(token) else { continue };
+            if event.is_writable() && !half.conn.lock().is_clean() {
+                half.conn.flush();
+            }
+            if wants_reading(event) && half.listed.is_none() && !half.parked {
+                half.listed = Some(now);
+                self.unread.push_back(token);
+            }
+        }
+    }
+
+    /// Lists those again that are to be read again.
+    fn unpark(&mut self, now: Instant) {
+        let mut parked = std::mem::take(&mut self.parked);
+        parked.retain(|token| {
+            let Some(Some(half)) = self.conns.get_mut(*token) else { return false };
+            if half.is_full(&self.settings) {
+                return true;
+            }
+            half.parked = false;
+            half.listed = Some(now);
+            self.unread.push_back(*token);
+            false
+        });
+        self.parked = parked;
+    }
+
+    fn accept(&mut self, now: Instant, inputs: &mut Vec<Input>) {
+        let Some(listener) = &self.listener else { return };
+        for _ in 0..ACCEPTS {
+            let stream = match listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.accepting = false;
+                    return;
+                }
+                // Out of file descriptors, or the peer is gone already: others may do better later.
+                Err(_) => {
+                    self.accepting = false;
+                    return;
+                }
+            };
+            if self.conns.len() - self.vacant.len() >= self.settings.connections {
+                continue;
+            }
+            let token = self.vacant.pop().unwrap_or_else(|| {
+                self.conns.push(None);
+                self.conns.len() - 1
+            });
+            self.conns[token] = self.greet(stream, token, now);
+            match self.conns[token] {
+                Some(_) => inputs.push(Input::Accepted),
+                None => self.vacant.push(token),
+            }
+        }
+    }
+
+    fn greet(&self, mut stream: TcpStream, token: usize, now: Instant) -> Option<Half> {
+        // Answers leave when they are written; waiting for more is what coalescing does.
+        let _ = stream.set_nodelay(true);
+        if self.settings.stamps {
+            Receiver::enable(&stream);
+        }
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        self.poll.registry().register(&mut stream, Token(token), interest).ok()?;
+        Some(Half {
+            conn: Arc::new(Conn::new(stream)),
+            partial: Vec::new(),
+            caller: CallerId::UNKNOWN,
+            call: None,
+            listed: None,
+            parked: false,
+            heard: now,
+        })
+    }
+
+    /// One read of one connection. How long what it brought has waited.
+    fn read(
+        &mut self,
+        token: usize,
+        now: Instant,
+        clock: &dyn Clock,
+        inputs: &mut Vec<Input>,
+    ) -> Span {
+        let Some(Some(half)) = self.conns.get_mut(token) else { return Span::ZERO };
+        half.listed = None;
+        if half.is_full(&self.settings) {
+            half.parked = true;
+            self.parked.push(token);
+            return Span::ZERO;
+        }
+        let (count, wall) = match self.receiver.read(&half.conn.stream, &mut self.buffer) {
+            Ok((0, _)) => return self.lose(token, inputs),
+            Ok(read) => read,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Span::ZERO,
+            Err(error) if error.kind() == ErrorKind::Interrupted => (0, None),
+            Err(_) => return self.lose(token, inputs),
+        };
+        // A read that did not fill the buffer has emptied the socket; what comes then is an event.
+        if count == self.buffer.len() || count == 0 {
+            half.listed = Some(now);
+            self.unread.push_back(token);
+        }
+        half.heard = now;
+        let arrived = self.stamps.arrived(wall, now, clock);
+        let bytes = &self.buffer[..count];
+        let parsed = if half.partial.is_empty() {
+            half.parse(bytes, arrived, &self.settings.limits, &self.names, inputs).map(|used| {
+                half.partial.extend_from_slice(&bytes[used..]);
+            })
+        } else {
+            let mut partial = std::mem::take(&mut half.partial);
+            partial.extend_from_slice(bytes);
+            let used = half.parse(&partial, arrived, &self.settings.limits, &self.names, inputs);
+            used.map(|used| {
+                if used < partial.len() {
+                    partial.drain(..used);
+                    half.partial = partial;
+                }
+            })
+        };
+        if parsed.is_err() {
+            inputs.push(Input::Malformed);
+            half.conn.lock().write(|out| wire::write_goodbye(out, Goodbye::Malformed));
+            half.conn.flush();
+            half.conn.end();
+            return self.lose(token, inputs);
+        }
+        now.since(arrived)
+    }
+
+    /// A connection is no more.
+    fn lose(&mut self, token: usize, inputs: &mut Vec<Input>) -> Span {
+        if let Some(half) = self.conns[token].take() {
+            half.conn.end();
+            inputs.push(Input::Gone(half.caller, Arc::clone(&half.conn)));
+            inputs.push(Input::Dead(half.conn));
+            self.vacant.push(token);
+        }
+        Span::ZERO
+    }
+
+    /// Ends connections that have been silent, or have not taken their answers, for too long.
+    fn sweep(&mut self, now: Instant, inputs: &mut Vec<Input>) {
+        self.swept = now;
+        let mut lost = Vec::new();
+        for (token, half) in self.conns.iter_mut().enumerate() {
+            let Some(half) = half else { continue };
+            let mut state = half.conn.lock();
+            let silent = now.since(half.heard);
+            let waits_for_us = state.open() > 0 && state.is_clean();
+            if half.conn.is_gone() || silent > self.settings.idle && !waits_for_us {
+                if !half.conn.is_gone() {
+                    state.write(|out| wire::write_goodbye(out, Goodbye::Idle));
+                }
+                lost.push(token);
+            } else if silent >= SWEEP {
+                state.rest();
+                half.partial.shrink_to_fit();
+            }
+        }
+        for token in lost {
+            if let Some(half) = &self.conns[token] {
+                half.conn.flush();
+            }
+            self.lose(token, inputs);
+        }
+    }
+}
+
+fn wants_reading(event: &Event) -> bool {
+    event.is_readable() || event.is_read_closed() || event.is_error()
+}
+
+impl Half {
+    /// Whether it has so much open, or to be written, that it is not to be read.
+    fn is_full(&self, settings: &Settings) -> bool {
+        let state = self.conn.lock();
+        let full = state.open() >= settings.open || state.unwritten() > settings.out_limit;
+        full && !self.conn.is_gone()
+    }
+
+    /// Reads all frames of `bytes` and returns how many bytes they were.
+    fn parse(
+        &mut self,
+        bytes: &[u8],
+        arrived: Instant,
+        limits: &Limits,
+        names: &Names,
+        inputs: &mut Vec<Input>,
+    ) -> Result<usize, WireError> {
+        let mut used = 0;
+        while let Some((frame, length)) = Frame::read(&bytes[used..], limits)? {
+            used += length;
+            self.take(&frame, arrived, names, inputs)?;
+        }
+        Ok(used)
+    }
+
+    fn take(
+        &mut self,
+        frame: &Frame<'_>,
+        arrived: Instant,
+        names: &Names,
+        inputs: &mut Vec<Input>,
+    ) -> Result<(), WireError> {
+        match frame.kind {
+            Some(Kind::Request) => {
+                if self.call.is_some_and(|last| frame.call <= last) {
+                    return Err(WireError::Order);
+                }
+                self.call = Some(frame.call);
+                let head = wire::read_request(frame.fields, arrived, names)?;
+                self.speaks_for(head.context.caller, inputs);
+                inputs.push(Input::Request(Waiting {
+                    conn: Arc::clone(&self.conn),
+                    call: frame.call,
+                    method: head.method,
+                    context: head.context,
+                    payload: Bytes::copy_from_slice(frame.payload),
+                    arrived,
+                }));
+            }
+            Some(Kind::Report) => {
+                let context = wire::read_request(frame.fields, arrived, names)?.context;
+                self.speaks_for(context.caller, inputs);
+                inputs.push(Input::Report(context));
+            }
+            Some(Kind::Cancel) => inputs.push(Input::Cancel(Arc::clone(&self.conn), frame.call)),
+            Some(Kind::Goodbye) => {
+                inputs.push(Input::Gone(self.caller, Arc::clone(&self.conn)));
+                self.caller = CallerId::UNKNOWN;
+            }
+            // What only servers send, and what a later version may: nothing to us.
+            Some(Kind::Answer | Kind::Refusal | Kind::Failure | Kind::Feedback) | None => {}
+        }
+        Ok(())
+    }
+
+    /// A connection speaks for one caller. Another id moves it.
+    fn speaks_for(&mut self, caller: CallerId, inputs: &mut Vec<Input>) {
+        if caller == self.caller || caller == CallerId::UNKNOWN {
+            return;
+        }
+        if self.caller != CallerId::UNKNOWN {
+            inputs.push(Input::Gone(self.caller, Arc::clone(&self.conn)));
+        }
+        self.caller = caller;
+        inputs.push(Input::Register(caller, Arc::clone(&self.conn)));
+    }
+}

@@ -1,0 +1,326 @@
+//! The loop of a server's threads.
+//!
+//! ```text
+//!    ┌─► read and parse everything that is ready        by the thread that leads
+//!    │   tell the gate, dispatch once
+//!    │   hand on the lead
+//!    │   run what may start, until 50 µs have passed    each finish dispatches
+//!    └── write the answers, one write per connection
+//! ```
+//!
+//! One thread at a time *leads*: it waits for sockets and reads them. To run a handler it hands the
+//! lead on, if there is another thread to take it; so with several threads a long handler never keeps
+//! requests unread. A single thread reads again after each handler, or after 50 µs of short ones.
+//! A finish after which sockets will be read first does not dispatch: what came in meanwhile has its
+//! say in who is next.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use tidegate_core::{Instant, Outcome, Span};
+use tidegate_driver::context;
+
+use super::core::{Claim, Core, Dirty, Job};
+use super::reader::{Input, Reader};
+use super::{Shared, Stage};
+use crate::handler::{Answer, Reply, Working};
+use crate::wire::{self, Failure};
+
+/// How long handlers run before sockets are read again.
+const SLICE: Span = Span::from_micros(50);
+/// Longest wait for an event: sweeps and the end of a grace period are due now and then.
+const LONGEST_WAIT: Duration = Duration::from_millis(250);
+
+/// Runs until the server has stopped.
+pub(super) fn work(shared: &Arc<Shared>) {
+    let (mut inputs, mut dirty) = (Vec::new(), Dirty::new());
+    while let Some(job) = next(shared, &mut inputs, &mut dirty) {
+        if let Some(job) = job {
+            run(shared, job, &mut dirty);
+        }
+        flush(&mut dirty);
+    }
+}
+
+/// The next job: by leading, or by waiting for what the leader finds. The outer none is the end.
+fn next(shared: &Arc<Shared>, inputs: &mut Vec<Input>, dirty: &mut Dirty) -> Option<Option<Job>> {
+    let mut core = shared.lock();
+    loop {
+        if shared.stage() == Stage::Over {
+            return None;
+        }
+        if !core.led {
+            core.led = true;
+            let wait = wait(shared, &core);
+            drop(core);
+            return Some(lead(shared, wait, inputs, dirty));
+        }
+        // Somebody else reads; what a finish left undone is done here.
+        core.dispatch(shared.clock.now(), dirty);
+        if core.has_jobs() {
+            let job = core.next_job();
+            shared.rouse(&core);
+            return Some(job);
+        }
+        if !dirty.is_empty() {
+            return Some(None);
+        }
+        core.idle += 1;
+        core = shared.bell.wait(core).unwrap_or_else(PoisonError::into_inner);
+        core.idle -= 1;
+    }
+}
+
+/// How long to wait for sockets: not at all while there is work.
+fn wait(shared: &Shared, core: &Core) -> Duration {
+    if core.has_jobs() || core.gate.waiting() > 0 && core.gate.running() < core.gate.slots() {
+        return Duration::ZERO;
+    }
+    let wakeup = core.gate.next_wakeup();
+    wakeup.map_or(LONGEST_WAIT, |at| Duration::from(at.since(shared.clock.now())).min(LONGEST_WAIT))
+}
+
+/// One pass over the sockets and one step of the gate; then the lead is free for another thread.
+fn lead(
+    shared: &Arc<Shared>,
+    wait: Duration,
+    inputs: &mut Vec<Input>,
+    dirty: &mut Dirty,
+) -> Option<Job> {
+    let mut reader = shared.reader();
+    let (now, delay) = reader.pass(wait, &*shared.clock, inputs);
+    // Tasks are stopped after the lock: to drop one takes it.
+    let mut tasks = Vec::new();
+    let mut core = shared.lock();
+    core.gate.on_stage_delay(now, delay);
+    for input in inputs.drain(..) {
+        match input {
+            Input::Request(request) => core.arrive(now, request, dirty),
+            Input::Register(caller, conn) => core.register(caller, &conn),
+            Input::Report(context) => core.report(now, &context),
+            Input::Cancel(conn, call) => {
+                let id = conn.lock().finish(call);
+                tasks.extend(id.and_then(|id| core.cancel(now, id)));
+            }
+            Input::Gone(caller, conn) => core.deregister(now, caller, &conn),
+            Input::Dead(conn) => {
+                let ids = conn.lock().finish_all();
+                tasks.extend(ids.into_iter().filter_map(|id| core.cancel(now, id)));
+            }
+            Input::Malformed => core.counts.malformed += 1,
+            Input::Accepted => core.counts.connections += 1,
+        }
+    }
+    close_down(shared, &mut core, &mut reader, now, dirty, &mut tasks);
+    core.dispatch(now, dirty);
+    let job = core.next_job();
+    core.led = false;
+    drop(reader);
+    shared.rouse(&core);
+    drop(core);
+    tasks.iter().for_each(tokio::task::AbortHandle::abort);
+    job
+}
+
+/// What there is to do about an end that was asked for.
+fn close_down(
+    shared: &Shared,
+    core: &mut Core,
+    reader: &mut Reader,
+    now: Instant,
+    dirty: &mut Dirty,
+    tasks: &mut Vec<tokio::task::AbortHandle>,
+) {
+    match shared.stage() {
+        Stage::Serving | Stage::Over => return,
+        Stage::Asked => {
+            core.gate.drain();
+            reader.say_goodbye();
+            shared.enter(Stage::Draining);
+        }
+        Stage::Draining => {}
+    }
+    if now >= shared.grace_ends() {
+        tasks.extend(core.give_up(now, dirty));
+        flush(dirty);
+    }
+    let empty = core.gate.running() == 0 && core.gate.waiting() == 0 && !core.has_jobs();
+    // Who does not take the last answers in time loses them.
+    let patient = now < shared.grace_ends() + Span::from_secs(1);
+    if empty && (reader.is_clean() || !patient) {
+        reader.close();
+        shared.enter(Stage::Over);
+    }
+}
+
+/// Runs a job and what may start after it, for a slice of time.
+fn run(shared: &Arc<Shared>, first: Job, dirty: &mut Dirty) {
+    let begun = shared.clock.now();
+    let (mut job, mut started) = (first, begun);
+    loop {
+        let Job { claim, request } = job;
+        let call = || shared.handler.call(request);
+        let entered = context::enter(claim.context);
+        let reply = catch_unwind(AssertUnwindSafe(call));
+        drop(entered);
+        let now = shared.clock.now();
+        let mut core = match reply {
+            Ok(Reply::Later(working)) => {
+                spawn(shared, claim, working, now);
+                shared.lock()
+            }
+            Ok(Reply::Now(answer)) => {
+                answered(shared, &claim, answer, now, now.since(started), dirty)
+            }
+            Err(_) => {
+                let answer = Err(Failure::new(Failure::PANIC, "the handler panicked"));
+                let mut core = answered(shared, &claim, answer, now, now.since(started), dirty);
+                core.counts.panics += 1;
+                core
+            }
+        };
+        if now.since(begun) >= SLICE && !core.led {
+            return;
+        }
+        core.dispatch(now, dirty);
+        // While somebody else leads, this thread goes on by the outer loop, after writing.
+        if now.since(begun) >= SLICE {
+            return;
+        }
+        let Some(next) = core.next_job() else { return };
+        (job, started) = (next, now);
+    }
+}
+
+/// A handler is done: tells the gate, and writes the answer.
+fn answered<'a>(
+    shared: &'a Shared,
+    claim: &Claim,
+    answer: Answer,
+    now: Instant,
+    took: Span,
+    dirty: &mut Dirty,
+) -> std::sync::MutexGuard<'a, Core> {
+    let outcome = if answer.is_ok() { Outcome::Serve } else { Outcome::Fail };
+    let mut core = shared.lock();
+    let feedback = core.finish(now, claim, outcome, took);
+    let mut state = claim.conn.lock();
+    // Cancelled meanwhile: nobody wants to hear it.
+    if state.finish(claim.call).is_some() {
+        feedback.iter().for_each(|feedback| state.tell(feedback));
+        let feedback = feedback.as_ref();
+        let clean = state.write(|out| match &answer {
+            Ok(payload) => wire::write_answer(out, claim.call, feedback, payload),
+            Err(failure) => wire::write_failure(out, claim.call, failure, feedback),
+        });
+        if clean {
+            dirty.push(Arc::clone(&claim.conn));
+        }
+    }
+    drop(state);
+    core
+}
+
+/// Lets a request go on as a task.
+fn spawn(shared: &Arc<Shared>, claim: Claim, working: Working, started: Instant) {
+    let id = claim.id;
+    let Some(runtime) = &shared.runtime else {
+        let message = "an async handler needs a server started in a tokio runtime";
+        let answer = Err(Failure::new(Failure::STOPPED, message));
+        let mut dirty = Dirty::new();
+        drop(answered(shared, &claim, answer, started, Span::ZERO, &mut dirty));
+        return flush(&mut dirty);
+    };
+    let context = claim.context;
+    let task = Task { shared: Arc::clone(shared), claim: Some(claim), started };
+    let future = context::scope(context, async move {
+        let mut task = task;
+        let answer = Guarded(working).await;
+        task.end(answer);
+    });
+    let handle = runtime.spawn(future).abort_handle();
+    shared.lock().running_as(id, handle);
+}
+
+/// A future whose panic is a failure.
+struct Guarded(Working);
+
+impl Future for Guarded {
+    type Output = Answer;
+
+    fn poll(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Answer> {
+        let poll = catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(cx)));
+        poll.unwrap_or_else(|_| {
+            let failure = Failure::new(Failure::PANIC, "the handler panicked");
+            std::task::Poll::Ready(Err(failure))
+        })
+    }
+}
+
+/// A request that runs as a task. Dropped before its end it is cancelled, and its slot goes on.
+struct Task {
+    shared: Arc<Shared>,
+    claim: Option<Claim>,
+    started: Instant,
+}
+
+impl Task {
+    fn end(&mut self, answer: Answer) {
+        let Some(claim) = self.claim.take() else { return };
+        let (shared, now, mut dirty) = (&self.shared, self.shared.clock.now(), Dirty::new());
+        let panicked = matches!(&answer, Err(failure) if failure.code == Failure::PANIC);
+        let took = now.since(self.started);
+        let mut core = answered(shared, &claim, answer, now, took, &mut dirty);
+        core.counts.panics += u64::from(panicked);
+        core.dispatch(now, &mut dirty);
+        shared.rouse(&core);
+        drop(core);
+        flush(&mut dirty);
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        let Some(claim) = self.claim.take() else { return };
+        let (shared, now, mut dirty) = (&self.shared, self.shared.clock.now(), Dirty::new());
+        let mut core = shared.lock();
+        core.drop_running(now, claim.id);
+        // Stopped by the server's end and not by its caller: that one is told.
+        let mut state = claim.conn.lock();
+        if state.finish(claim.call).is_some() {
+            let failure = Failure::new(Failure::STOPPED, "the server stopped");
+            state.write(|out| wire::write_failure(out, claim.call, &failure, None));
+            dirty.push(Arc::clone(&claim.conn));
+        }
+        drop(state);
+        core.dispatch(now, &mut dirty);
+        shared.rouse(&core);
+        drop(core);
+        flush(&mut dirty);
+    }
+}
+
+/// Writes what is to be written, one write per connection.
+pub(super) fn flush(dirty: &mut Dirty) {
+    for conn in dirty.drain(..) {
+        conn.flush();
+    }
+}
+
+impl Shared {
+    /// Sees to it that somebody takes what is ready, and that somebody leads.
+    fn rouse(&self, core: &Core) {
+        if core.idle > 0 {
+            if !core.led || core.has_jobs() {
+                self.bell.notify_one();
+            }
+        } else if core.led && core.has_jobs() {
+            // The leader waits for sockets; it is to look at what is ready.
+            let _ = self.waker.wake();
+        }
+    }
+}

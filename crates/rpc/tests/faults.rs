@@ -1,0 +1,373 @@
+//! Bad clients, and things that go wrong: whoever misbehaves is dealt with, and others do not notice.
+
+#![allow(clippy::disallowed_methods, reason = "tests of a driver wait for real sockets")]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use common::{Got, Raw, open, until};
+use proptest::prelude::*;
+use tidegate_core::caller::CallerConfig;
+use tidegate_core::gate::GateConfig;
+use tidegate_core::{CallerId, Context, Rank, Reason};
+use tidegate_rpc::wire::{self, Goodbye, Limits, VERSION};
+use tidegate_rpc::{Bytes, CallError, Client, Request, Server, asynchronous, blocking};
+
+fn echo() -> Server {
+    let limits = Limits { payload: 4096, fields: 256 };
+    Server::builder()
+        .gate(open(1))
+        .limits(limits)
+        .bind("127.0.0.1:0", blocking(|request| Ok(request.payload)))
+        .expect("binds")
+}
+
+/// Somebody else is served as if nothing had happened.
+fn serves(server: &Server) {
+    let mut raw = Raw::connect(server.address());
+    let call = raw.send(b"hello");
+    assert_eq!(raw.get(), Got::Answer(call, b"hello".to_vec()));
+}
+
+#[test]
+fn what_cannot_be_read_ends_its_connection_and_no_other() {
+    let server = echo();
+    let mut bystander = Raw::connect(server.address());
+    bystander.send(b"before");
+    assert_eq!(bystander.get(), Got::Answer(1, b"before".to_vec()));
+    let header = |length: u32, version: u8, kind: u8, fields: u16, call: u64| {
+        let mut bytes = length.to_le_bytes().to_vec();
+        bytes.extend([version, kind]);
+        bytes.extend(fields.to_le_bytes());
+        bytes.extend(call.to_le_bytes());
+        bytes
+    };
+    let mut again = header(12, VERSION, 1, 0, 7);
+    again.extend(header(12, VERSION, 1, 0, 7));
+    let bad: [(&str, Vec<u8>); 6] = [
+        ("garbage", b"GET / HTTP/1.1\r\nHost: example\r\n\r\n".to_vec()),
+        ("oversized", header(1 << 20, VERSION, 1, 0, 1)),
+        ("too short", header(3, VERSION, 1, 0, 1)),
+        ("another version", header(12, VERSION + 1, 1, 0, 1)),
+        ("fields beyond the frame", header(12, VERSION, 1, 40, 1)),
+        ("the same number twice", again),
+    ];
+    for (count, (what, bytes)) in bad.iter().enumerate() {
+        let mut raw = Raw::connect(server.address());
+        raw.write(bytes);
+        let mut got = raw.get();
+        while let Got::Answer(..) = got {
+            got = raw.get();
+        }
+        assert_eq!(got, Got::Goodbye(Goodbye::Malformed), "{what}");
+        assert_eq!(raw.get(), Got::End, "{what}");
+        until(what, || server.counts().malformed == count as u64 + 1);
+    }
+    bystander.send(b"after");
+    assert_eq!(bystander.get(), Got::Answer(2, b"after".to_vec()));
+    server.gate().read(|gate| assert_eq!((gate.running(), gate.waiting()), (0, 0)));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// Any bytes at all, cut anywhere, leave a server that serves.
+    #[test]
+    fn any_bytes_leave_a_server_that_serves(
+        chunks in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..200), 1..4),
+    ) {
+        let server = echo();
+        let mut stream = TcpStream::connect(server.address()).expect("listens");
+        for chunk in &chunks {
+            // It may have been closed already.
+            let _ = stream.write_all(chunk);
+        }
+        serves(&server);
+        drop(stream);
+        serves(&server);
+    }
+}
+
+#[test]
+fn frames_may_come_byte_by_byte() {
+    let server = echo();
+    let mut raw = Raw::connect(server.address());
+    let mut bytes = Vec::new();
+    raw.frame(&mut bytes, &Context::default(), 0, b"slowly");
+    raw.frame(&mut bytes, &Context::default(), 0, b"slower");
+    for byte in bytes {
+        raw.write(&[byte]);
+    }
+    assert_eq!(raw.get(), Got::Answer(1, b"slowly".to_vec()));
+    assert_eq!(raw.get(), Got::Answer(2, b"slower".to_vec()));
+}
+
+/// A peer that vanished in the middle of a frame, or has nothing to say, is not kept for ever.
+#[test]
+fn silent_connections_are_ended() {
+    let server = Server::builder()
+        .gate(open(1))
+        .idle(Duration::from_millis(50))
+        .bind("127.0.0.1:0", blocking(|request| Ok(request.payload)))
+        .expect("binds");
+    let mut half = Raw::connect(server.address());
+    half.write(&[200, 0, 0, 0, VERSION]);
+    assert_eq!(half.get(), Got::Goodbye(Goodbye::Idle));
+    assert_eq!(half.get(), Got::End);
+}
+
+/// A client that ignores its window is refused without asking the gate, then parted with; others are
+/// served meanwhile.
+#[test]
+fn whoever_exceeds_window_and_free_cursor_is_refused_then_parted_with() {
+    let (release, released) = tokio::sync::watch::channel(false);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build();
+    let runtime = runtime.expect("a runtime");
+    let entered = runtime.enter();
+    let handler = asynchronous(move |request: Request| {
+        let mut released = released.clone();
+        async move {
+            // Method 0 answers at once; others wait, so that requests pile up.
+            if request.method > 0 {
+                let _ = released.wait_for(|now| *now).await;
+            }
+            Ok(request.payload)
+        }
+    });
+    // Few credits, and no rank is free.
+    let gate = GateConfig::from_toml(
+        "admission = { policy = 'breakwater', target = '1s', drop = '10s', per_caller = 8 }\n\
+         slots = { slots = 'fixed', count = 4 }",
+    );
+    let server = Server::builder().gate(gate.expect("valid")).strikes(100);
+    let server = server.bind("127.0.0.1:0", handler).expect("binds");
+    drop(entered);
+    let mut flood = Raw::connect(server.address());
+    let context = Context { caller: CallerId(77), rank: Rank::LAST, ..Context::default() };
+    flood.send_as(&context, 0, b"");
+    let (_, feedback) = flood.get_with_feedback();
+    let window = feedback.and_then(|feedback| feedback.window).expect("told");
+    let mut good = Raw::connect(server.address());
+    let (mut refused, mut parted) = (0, false);
+    for _ in 0..window + 1000 {
+        let mut bytes = Vec::new();
+        flood.frame(&mut bytes, &context, 1, b"");
+        // Once it was parted with, writing fails.
+        if flood.stream.write_all(&bytes).is_err() {
+            break;
+        }
+    }
+    loop {
+        match flood.get() {
+            Got::Refusal(_, rejection) => {
+                assert_eq!(rejection.reason, Reason::Credit);
+                refused += 1;
+            }
+            Got::Goodbye(why) => {
+                assert_eq!(why, Goodbye::Violation);
+                parted = true;
+            }
+            Got::End => break,
+            _ => {}
+        }
+    }
+    // The end of the connection may overtake its last frames.
+    assert!(server.counts().violations >= 100, "{:?}", server.counts());
+    assert!(refused <= 100 && (parted || refused < 100), "{refused}");
+    release.send(true).expect("handlers listen");
+    let call = good.send(b"me");
+    assert_eq!(good.get(), Got::Answer(call, b"me".to_vec()));
+    let gate = server.gate();
+    until("its requests are gone", || gate.read(|gate| gate.running() == 0 && gate.waiting() == 0));
+}
+
+/// Who does not take answers is not read any further: what the server keeps for it is bounded.
+#[test]
+fn a_slow_reader_costs_a_bounded_amount_of_memory() {
+    const ANSWER: usize = 64 << 10;
+    const REQUESTS: u64 = 2_000;
+    let answer = Bytes::from(vec![1; ANSWER]);
+    let server = Server::builder()
+        .gate(open(1))
+        .out_limit(1 << 20)
+        .open(64)
+        .bind("127.0.0.1:0", blocking(move |_| Ok(answer.clone())))
+        .expect("binds");
+    let mut slow = Raw::connect(server.address());
+    let mut writer = slow.stream.try_clone().expect("a second handle");
+    let mut bytes = Vec::new();
+    for _ in 0..REQUESTS {
+        // Padded, so that they do not all fit into one read.
+        slow.frame(&mut bytes, &Context::default(), 0, &[0; 1000]);
+    }
+    let writing = std::thread::spawn(move || writer.write_all(&bytes));
+    serves_anything(&server);
+    // It stalls well before all were read: answers would be 128 MB.
+    let mut last = 0;
+    until("it stalls", || {
+        let now = server.counts().requests;
+        std::thread::sleep(Duration::from_millis(100));
+        std::mem::replace(&mut last, now) == now && now > 1
+    });
+    assert!(server.counts().requests < REQUESTS, "{:?}", server.counts());
+    serves_anything(&server);
+    for _ in 0..REQUESTS {
+        let Got::Answer(_, answer) = slow.get() else { panic!("answered") };
+        assert_eq!(answer.len(), ANSWER);
+    }
+    writing.join().expect("no panic").expect("written");
+}
+
+fn serves_anything(server: &Server) {
+    let mut raw = Raw::connect(server.address());
+    raw.send(b"x");
+    assert!(matches!(raw.get(), Got::Answer(..)));
+}
+
+#[test]
+fn a_storm_of_connections_leaves_others_served() {
+    let server = echo();
+    let mut steady = Raw::connect(server.address());
+    let storm: Vec<TcpStream> = (0..600)
+        .map(|number| {
+            let stream = TcpStream::connect(server.address()).expect("listens");
+            if number % 3 == 0 {
+                // Says something and goes.
+                let mut bytes = Vec::new();
+                wire::write_goodbye(&mut bytes, Goodbye::Leaving);
+                let _ = (&stream).write_all(&bytes);
+            }
+            stream
+        })
+        .collect();
+    let call = steady.send(b"during");
+    assert_eq!(steady.get(), Got::Answer(call, b"during".to_vec()));
+    drop(storm);
+    let call = steady.send(b"after");
+    assert_eq!(steady.get(), Got::Answer(call, b"after".to_vec()));
+    assert_eq!(server.counts().connections, 601);
+}
+
+/// A connection that ends takes its requests with it, and its slots and credits go to others.
+#[test]
+fn a_connection_that_breaks_gives_everything_back() {
+    let (enter, entered) = mpsc::channel();
+    let (leave, left) = mpsc::channel::<()>();
+    let left = Mutex::new(left);
+    let handler = blocking(move |request: Request| {
+        if request.method == 1 {
+            enter.send(()).expect("the test listens");
+            left.lock().expect("no panic").recv().expect("the test lets go");
+        }
+        Ok(request.payload)
+    });
+    let server = Server::builder().gate(open(1)).workers(2).bind("127.0.0.1:0", handler);
+    let server = server.expect("binds");
+    let mut raw = Raw::connect(server.address());
+    raw.send_as(&Context::default(), 1, b"runs");
+    entered.recv().expect("runs");
+    for _ in 0..5 {
+        raw.send(b"waits");
+    }
+    let gate = server.gate();
+    until("five wait", || gate.read(|gate| gate.waiting()) == 5);
+    raw.hang_up();
+    until("none waits", || gate.read(|gate| gate.waiting()) == 0);
+    leave.send(()).expect("runs");
+    serves(&server);
+    assert_eq!(server.counts().cancelled, 5);
+}
+
+/// A server is killed and another one takes its place, while calls are made all the time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_survive_a_restart_and_no_call_is_answered_twice() {
+    let handler = || blocking(|request: Request| Ok(request.payload));
+    let gate = || {
+        let text = "admission = { policy = 'tide', objective = '100s' }\n\
+                    slots = { slots = 'fixed', count = 1 }";
+        GateConfig::from_toml(text).expect("valid")
+    };
+    let server = Server::builder().gate(gate()).bind("127.0.0.1:0", handler()).expect("binds");
+    let address = server.address();
+    let caller = CallerConfig::from_toml("retry = { attempts = 3, failures = true }").expect("ok");
+    let client = Client::builder().endpoint(address).caller(caller).build().expect("valid");
+    let (stop, served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let callers: Vec<_> = (0..8u64)
+        .map(|caller| {
+            let (client, stop, served) = (client.clone(), Arc::clone(&stop), Arc::clone(&served));
+            tokio::spawn(async move {
+                let mut number = caller << 32;
+                while !stop.load(Ordering::SeqCst) {
+                    number += 1;
+                    let text = number.to_string();
+                    match client
+                        .request(1, text.clone())
+                        .deadline(Duration::from_secs(30))
+                        .send()
+                        .await
+                    {
+                        // Its own answer, and no other's.
+                        Ok(answer) => {
+                            assert_eq!(answer, text);
+                            served.fetch_add(1, Ordering::SeqCst);
+                        }
+                        Err(CallError::Failed(failure)) => panic!("echo does not fail: {failure}"),
+                        Err(_) => tokio::task::yield_now().await,
+                    }
+                }
+            })
+        })
+        .collect();
+    let grew = |by: u64| {
+        let before = served.load(Ordering::SeqCst);
+        until("calls are served", || served.load(Ordering::SeqCst) >= before + by);
+    };
+    tokio::task::block_in_place(|| grew(100));
+    tokio::task::block_in_place(|| drop(server));
+    // The port may need a moment.
+    let mut again = None;
+    tokio::task::block_in_place(|| {
+        until("the port is free", || {
+            again = Server::builder().gate(gate()).bind(address, handler()).ok();
+            again.is_some()
+        });
+        grew(100);
+    });
+    stop.store(true, Ordering::SeqCst);
+    for caller in callers {
+        caller.await.expect("no panic");
+    }
+    client.caller().read(|caller| assert_eq!((caller.in_flight(0), caller.held()), (0, 0)));
+    let again = again.expect("bound");
+    let gate = again.gate();
+    gate.read(|gate| {
+        gate.invariants();
+        assert_eq!((gate.running(), gate.waiting()), (0, 0));
+    });
+    client.close().await;
+    tokio::task::block_in_place(|| {
+        until("its credits are back", || gate.read(|gate| gate.admission().issued().is_empty()));
+    });
+}
+
+/// What a server writes to a client that does not speak its language is read as an end.
+#[tokio::test]
+async fn a_client_of_something_else_is_told_that_the_connection_makes_no_sense() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("somebody connects");
+        let mut buffer = [0; 1024];
+        let _ = stream.read(&mut buffer);
+        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+    });
+    let caller = CallerConfig::from_toml("retry = { attempts = 1 }").expect("valid");
+    let client = Client::builder().endpoint(address).caller(caller).build().expect("valid");
+    let error = client.call(1, "hello").await.expect_err("it is no RPC server");
+    assert!(matches!(error, CallError::Broken(_)), "{error}");
+}

@@ -1,0 +1,74 @@
+//! Breakwater's Figure 5: goodput and drops for mean service times of 1, 10 and 100 µs.
+
+use super::chart::{Axis, Chart, Line, Panel};
+use super::claim::{Claim, Unit};
+use super::lab::{Lab, Runs, Source, goodput};
+use super::testbed::{self, Bed, DAGOR};
+use super::{Figure, Outcome};
+
+pub(super) const FIGURE: Figure = Figure {
+    name: "breakwater-5",
+    title: "Mean service times of 1, 10 and 100 µs, exponential, 1,000 callers",
+    source: "Breakwater §5.2, Figure 5",
+    make,
+};
+
+const PLAN: Source =
+    Source { name: "service-times", text: include_str!("../../../../plans/service-times.toml") };
+/// Mean, SLO in microseconds, requests per second.
+const TIMES: [(&str, f64, f64); 3] =
+    [("1us", 110.0, 3.62e6), ("10us", 200.0, 8.5e5), ("100us", 1100.0, 9.83e4)];
+const POLICIES: [&str; 4] = ["tide", "breakwater", DAGOR, "seda"];
+
+fn make(lab: &Lab<'_>) -> Outcome {
+    let (mut outcome, mut panels) = (Outcome::default(), Vec::new());
+    // The middle one is that of all other figures.
+    let quick = |(time, ..): &(&str, f64, f64)| lab.quick && *time == "10us";
+    for (time, slo_us, capacity) in TIMES.into_iter().filter(|time| !quick(time)) {
+        let service = [
+            format!("service.time={time}"),
+            "service.distribution=exponential".to_owned(),
+            "caller.hold_time=10us".to_owned(),
+        ];
+        let bed = Bed { source: PLAN, capacity, callers: 1000, sets: &service, brief: true };
+        let tuned = testbed::tuned_for(lab, &bed);
+        let mut sets = lab.requests(100_000, 2_000_000);
+        sets.extend([format!("policy={POLICIES:?}"), "callers=1000".to_owned()]);
+        let loads = if lab.quick { "load=[0.9,2.0]" } else { "load=[0.9,1.2,2.0]" };
+        sets.push(loads.to_owned());
+        sets.extend(service.into_iter().chain(tuned.sets));
+        let runs = lab.run(PLAN, &sets);
+        outcome.claims.extend(claims_of(time, slo_us, &runs));
+        panels.push(panel(time, &runs));
+        outcome.notes.push(format!("{time}: {}", tuned.note));
+    }
+    outcome.charts = vec![Chart { title: FIGURE.title.to_owned(), panels }];
+    outcome
+}
+
+fn claims_of(time: &str, slo_us: f64, runs: &Runs) -> Vec<Claim> {
+    let at = |policy, load| runs.get(policy, &[("load", load)]);
+    let good = |policy| goodput(at(policy, 2.0));
+    let say = |what: &str| format!("{time}, 2×: {what}");
+    let times = Unit::Times;
+    let paper = |gain: &'static str| if time == "100us" { gain } else { "> 1×" };
+    vec![
+        Claim::at_least(&say("breakwater ÷ dagor"), times, good("breakwater") / good(DAGOR), 1.0)
+            .paper(paper("1.102×")),
+        Claim::at_least(&say("breakwater ÷ seda"), times, good("breakwater") / good("seda"), 1.0)
+            .paper(paper("1.175×")),
+        Claim::at_least(&say("tide ÷ breakwater"), times, good("tide") / good("breakwater"), 0.995),
+        Claim::at_most(&say("tide, p99, of the SLO"), times, at("tide", 2.0).p99_us / slo_us, 1.0),
+    ]
+}
+
+fn panel(time: &str, runs: &Runs) -> Panel {
+    let lines: Vec<Line> =
+        POLICIES.iter().map(|policy| runs.line(policy, "load", goodput)).collect();
+    Panel {
+        title: format!("{time} mean"),
+        x: Axis::linear("demand ÷ capacity"),
+        y: Axis::linear("goodput ÷ capacity"),
+        lines,
+    }
+}

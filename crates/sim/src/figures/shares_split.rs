@@ -1,0 +1,142 @@
+//! What a limit divided over nodes costs in delay, against theory: with Poisson arrivals the delay of
+//! each part is known exactly. Shares that follow measured load must not add to it; and when load
+//! moves, they must follow.
+
+use tidegate_core::share::{AdaptorConfig, HistoryConfig, LeaseConfig, Rate, Share};
+use tidegate_core::{Instant, Span};
+
+use super::chart::{Axis, Chart, Line, Panel};
+use super::claim::{Claim, Unit};
+use super::lab::Lab;
+use super::srtm::each;
+use super::{Figure, Outcome};
+use crate::broker::exact::mean_delay;
+use crate::broker::shares::Scenario;
+
+pub(super) const FIGURE: Figure = Figure {
+    name: "shares-split",
+    title: "A limit divided over nodes, its shares following their loads",
+    source: "SRTM §II-A and §V-D; papers.md 11.6",
+    make,
+};
+
+/// Tokens per second and burst of each node's even part.
+const RATE: f64 = 1_000.0;
+const BURST: u64 = 10;
+/// When the load of the second scenario shifts, in seconds.
+const SHIFT_S: u64 = 20;
+
+fn rate(tokens: f64) -> Rate {
+    Rate::per_second(tokens).expect("a rate")
+}
+
+fn even(nodes: u32, load: f64, seed: u64, span: Span) -> Scenario {
+    Scenario {
+        whole: Share::new(rate(RATE * f64::from(nodes)), BURST * u64::from(nodes)),
+        lease: LeaseConfig { nodes, ..LeaseConfig::default() },
+        history: HistoryConfig::default(),
+        adaptor: AdaptorConfig::default(),
+        loads: vec![RATE * load; nodes as usize],
+        shift: None,
+        faults: Vec::new(),
+        span,
+        warm: Span::from_secs(20),
+        seed,
+    }
+}
+
+fn shifting(paper: bool, seed: u64) -> Scenario {
+    let mut scenario = even(4, 0.0, seed, Span::from_secs(40));
+    scenario.loads = vec![2_000.0, 400.0, 400.0, 400.0];
+    let after = vec![400.0, 400.0, 400.0, 2_000.0];
+    scenario.shift = Some((Instant::ZERO + Span::from_secs(SHIFT_S), after));
+    if paper {
+        (scenario.history, scenario.adaptor) = (HistoryConfig::paper(), AdaptorConfig::paper());
+    }
+    scenario
+}
+
+/// Delay of a run and in theory, both in microseconds.
+struct Run {
+    load: f64,
+    nodes: u32,
+    measured: f64,
+    exact: f64,
+}
+
+fn make(lab: &Lab<'_>) -> Outcome {
+    let seed = lab.seed;
+    let mut points = Vec::new();
+    for load in [0.8, 0.9] {
+        points.extend([2, 4, 8].map(|nodes| (load, nodes)));
+    }
+    let span = Span::from_secs(if lab.quick { 140 } else { 620 });
+    let runs = each(lab, &points, |&(load, nodes)| Run {
+        load,
+        nodes,
+        measured: even(nodes, load, seed, span).run().mean_delay * 1e6,
+        exact: mean_delay(RATE * load, RATE, BURST) * 1e6,
+    });
+    let shifts = each(lab, &[false, true], |paper| shifting(*paper, seed).run().rates);
+    Outcome {
+        claims: claims(&runs, &shifts),
+        charts: vec![chart(&runs, &shifts)],
+        notes: Vec::new(),
+    }
+}
+
+/// Seconds from the shift until the busy node's share is within a tenth of what it comes to.
+fn follows(rates: &[Vec<f64>]) -> f64 {
+    let last = rates.last().map_or(0.0, |rates| rates[3]);
+    let from = SHIFT_S as usize * 10;
+    let there = rates.iter().skip(from).position(|rates| rates[3] >= 0.9 * last);
+    there.map_or(f64::MAX, |steps| steps as f64 / 10.0)
+}
+
+fn claims(runs: &[Run], shifts: &[Vec<Vec<f64>>]) -> Vec<Claim> {
+    let claim = |run: &Run| {
+        let what = format!("{} nodes at {} of their rate: delay ÷ exact", run.nodes, run.load);
+        Claim::between(&what, Unit::Times, run.measured / run.exact, 0.9, 1.1)
+    };
+    let mut claims: Vec<Claim> = runs.iter().map(claim).collect();
+    let [ours, paper] = [&shifts[0], &shifts[1]].map(|rates| follows(rates) * 1e3);
+    claims.push(Claim::at_most("ours: a shift is followed within", Unit::Millis, ours, 2_000.0));
+    claims.push(
+        Claim::between("the paper's form: within", Unit::Millis, paper, 4_000.0, 12_000.0)
+            .paper("10 s history"),
+    );
+    claims
+}
+
+fn chart(runs: &[Run], shifts: &[Vec<Vec<f64>>]) -> Chart {
+    let mut lines = Vec::new();
+    for load in [0.8, 0.9] {
+        let line = |name: String, value: fn(&Run) -> f64| {
+            let here = runs.iter().filter(|run| run.load == load);
+            Line::new(&name, here.map(|run| (f64::from(run.nodes), value(run))).collect())
+        };
+        lines.push(line(format!("load {load}"), |run| run.measured));
+        lines.push(line(format!("exact {load}"), |run| run.exact));
+    }
+    let share = |(name, rates): (&str, &Vec<Vec<f64>>)| {
+        let point = |(step, rates): (usize, &Vec<f64>)| (step as f64 / 10.0, rates[3]);
+        Line::new(name, rates.iter().enumerate().map(point).collect())
+    };
+    Chart {
+        title: FIGURE.title.to_owned(),
+        panels: vec![
+            Panel {
+                title: "equal Poisson loads".to_owned(),
+                x: Axis::linear("nodes"),
+                y: Axis::linear("mean access delay, µs"),
+                lines,
+            },
+            Panel {
+                title: format!("load moves to a node at {SHIFT_S} s"),
+                x: Axis::linear("time, s"),
+                y: Axis::linear("its share, tokens/s"),
+                lines: ["ours", "paper's form"].into_iter().zip(shifts).map(share).collect(),
+            },
+        ],
+    }
+}

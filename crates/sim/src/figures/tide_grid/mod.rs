@@ -1,0 +1,50 @@
+//! The goals of tide on a grid of everything: service times of three shapes from 1 µs to 10 ms, 10 to
+//! 10,000 callers, demand from 0.9 to ten times the capacity, all mixes of rank and cost, steps, heavy
+//! tails, bursts and faults. Its parameters are the same in every point; only the objective differs.
+//!
+//! A goal is one number per point with one bound for all. Its claim tells the worst point; every
+//! point that misses is listed. Runs are sized in requests, about 200,000 each, so that services of
+//! microseconds and of milliseconds cost the same to simulate.
+
+mod goal;
+mod mixes;
+mod rough;
+mod steady;
+mod steps;
+
+use super::lab::Lab;
+use super::{Figure, Outcome};
+
+pub(super) const FIGURE: Figure = Figure {
+    name: "tide-grid",
+    title: "tide's goals on a grid: service times, shapes, callers, loads, ranks, costs, steps, faults",
+    source: "no paper's: the goals stand in docs/figures.md",
+    make,
+};
+
+fn make(lab: &Lab<'_>) -> Outcome {
+    let mut outcome = Outcome::default();
+    let parts = [steady::part, mixes::part, steps::part, rough::part];
+    for part in parts {
+        let (goals, charts) = part(lab);
+        for goal in goals {
+            outcome.misses.extend(goal.misses());
+            outcome.claims.push(goal.claim());
+        }
+        outcome.charts.extend(charts);
+    }
+    outcome
+}
+
+/// Service times with their RTT are as in the plans: the SLO is ten times both.
+fn slo_us(time: &str) -> f64 {
+    let micros = match time {
+        "1us" => 1.0,
+        "10us" => 10.0,
+        "100us" => 100.0,
+        "1ms" => 1000.0,
+        "10ms" => 10_000.0,
+        other => unreachable!("a service time of {other} is not in the grid"),
+    };
+    10.0 * (micros + 10.0)
+}

@@ -1,0 +1,215 @@
+//! Steady load: service times × shapes × callers × demand, against the others and against `ideal`.
+
+use super::super::chart::{Axis, Chart, Line, Panel};
+use super::super::claim::Unit;
+use super::super::lab::{Lab, Runs, Source, at, goodput, text};
+use super::goal::Goal;
+use super::slo_us;
+use crate::report::Report;
+
+const PLAN: Source =
+    Source { name: "service-times", text: include_str!("../../../../../plans/service-times.toml") };
+const SHAPES: [&str; 3] = ["constant", "exponential", "bimodal"];
+
+/// Which part of the grid is run.
+struct Grid {
+    times: &'static [&'static str],
+    shapes: &'static [&'static str],
+    callers: &'static [u32],
+    overload: &'static [f64],
+}
+
+const FULL: Grid = Grid {
+    times: &["1us", "10us", "100us", "1ms", "10ms"],
+    shapes: &SHAPES,
+    callers: &[10, 100, 1000, 10_000],
+    overload: &[1.2, 2.0, 4.0, 10.0],
+};
+const QUICK: Grid = Grid {
+    times: &["10us", "1ms"],
+    shapes: &["exponential"],
+    callers: &[100],
+    overload: &[1.2, 2.0],
+};
+
+pub(super) fn part(lab: &Lab<'_>) -> (Vec<Goal>, Vec<Chart>) {
+    let grid = if lab.quick { QUICK } else { FULL };
+    let common = |policies: &str, loads: &[f64]| {
+        let mut sets = lab.requests(60_000, 200_000);
+        sets.extend([
+            format!("policy=[{policies}]"),
+            format!("load={loads:?}"),
+            format!("callers={:?}", grid.callers),
+            format!("service.time={:?}", grid.times),
+            format!("service.distribution={:?}", grid.shapes),
+        ]);
+        sets
+    };
+    let runs = run(lab, grid.overload, &|loads| common("\"tide\",\"breakwater\"", loads));
+    let calm = lab.run(PLAN, &common("\"tide\"", &[0.9]));
+    let mut goals = of_overload(&runs);
+    goals.push(of_calm(&calm));
+    goals.extend(of_others(&runs, &others(lab, &grid, &common)));
+    if !lab.quick {
+        goals.push(near_no_control(&lab.run(PLAN, &common("\"tide\",\"open\"", &[0.95]))));
+        goals.push(near_ideal(&lab.run(PLAN, &common("\"tide\",\"ideal\"", &[1.0, 1.1]))));
+    }
+    (goals, vec![chart(&runs, &grid)])
+}
+
+/// Runs all loads. At ten times the capacity as many requests are a tenth of the time, too short for
+/// anybody to settle in: there the warm-up is longer.
+fn run(lab: &Lab<'_>, loads: &[f64], sets: &dyn Fn(&[f64]) -> Vec<String>) -> Runs {
+    let (high, low): (Vec<f64>, Vec<f64>) = loads.iter().partition(|load| **load > 4.0);
+    let mut runs = lab.run(PLAN, &sets(&low));
+    if !high.is_empty() {
+        let long = format!("warmup_requests={HIGH_WARMUP}");
+        runs = runs.and(lab.run(PLAN, &[sets(&high), vec![long]].concat()));
+    }
+    runs
+}
+
+/// 250 SLOs for the shortest service at ten times its capacity.
+const HIGH_WARMUP: u32 = 1_000_000;
+
+/// The other policies, each with several parameters: the best of all counts.
+fn others(lab: &Lab<'_>, grid: &Grid, common: &dyn Fn(&str, &[f64]) -> Vec<String>) -> Runs {
+    let mut runs = run(lab, grid.overload, &|loads| common("\"codel\"", loads));
+    if lab.quick {
+        return runs;
+    }
+    let detector = "policies.dagor-aimd.gate.admission.detector";
+    for threshold in ["0.2 slo", "0.35 slo"] {
+        let sets = |loads: &[f64]| {
+            let mut sets = common("\"dagor-aimd\"", loads);
+            sets.push(format!("{detector}.threshold={threshold}"));
+            // Its window of 1 ms is five SLOs of the paper's service.
+            sets.push(format!("{detector}.window=5 slo"));
+            sets
+        };
+        runs = runs.and(run(lab, grid.overload, &sets));
+    }
+    // SEDA has to be tuned for every number of callers and every service (Breakwater §5.1).
+    let throttle = "policies.seda.caller.throttle";
+    for (time, callers) in
+        grid.times.iter().flat_map(|time| grid.callers.iter().map(move |n| (time, n)))
+    {
+        let share = 1e7 / (slo_us(time) / 10.0 - 10.0 + 1.76) / f64::from(*callers);
+        for down in ["1.005", "1.04"] {
+            let sets = |loads: &[f64]| {
+                let mut sets = common("\"seda\"", loads);
+                sets.extend([
+                    format!("callers={callers}"),
+                    format!("service.time={time}"),
+                    format!("{throttle}.start_low={:.4}", 0.4 * share),
+                    format!("{throttle}.start_high={:.4}", 0.9 * share),
+                    format!("{throttle}.floor={:.4}", 0.002 * share),
+                    format!("{throttle}.adj_i={:.4}", 0.05 * share),
+                    format!("{throttle}.adj_d={down}"),
+                    format!("{throttle}.timeout=5 slo"),
+                ]);
+                sets
+            };
+            runs = runs.and(run(lab, grid.overload, &sets));
+        }
+    }
+    runs
+}
+
+fn place(run: &Report) -> String {
+    format!(
+        "{} {}, {} callers, {}×",
+        text(run, "service.time"),
+        text(run, "service.distribution"),
+        at(run, "callers").unwrap_or_default(),
+        at(run, "load").unwrap_or_default()
+    )
+}
+
+fn of_overload(runs: &Runs) -> Vec<Goal> {
+    let mut most = Goal::at_least("overload: goodput, of capacity", Unit::Percent, 0.98).open();
+    let mut tail = Goal::at_most("overload: p99, of the SLO", Unit::Times, 1.0);
+    let what = "2×: first quarter of the ranks answered in time";
+    let mut first = Goal::at_least(what, Unit::Percent, 0.995).open();
+    for run in runs.of("tide") {
+        most.point(place(run), goodput(run));
+        tail.point(place(run), run.p99_us / slo_us(text(run, "service.time")));
+        if at(run, "load") == Some(2.0) {
+            first.point(place(run), run.success_by_quarter[0]);
+        }
+    }
+    vec![most, tail, first]
+}
+
+fn of_calm(runs: &Runs) -> Goal {
+    let mut goal = Goal::at_most("0.9×: refused", Unit::Percent, 0.001);
+    for run in &runs.0 {
+        goal.point(place(run), run.drop_rate + run.local_reject_rate + run.expired_rate);
+    }
+    goal
+}
+
+fn of_others(runs: &Runs, others: &Runs) -> Vec<Goal> {
+    let what = "overload: goodput ÷ best of breakwater, dagor, seda, codel";
+    let mut best = Goal::at_least(what, Unit::Times, 0.995).open();
+    let what = "overload: p99 ÷ the larger of breakwater's and 0.8 SLO";
+    let mut tail = Goal::at_most(what, Unit::Times, 1.0).open();
+    let what = "overload, ≤ 100 µs: dropped ÷ the larger of breakwater's and 1 %";
+    let mut drops = Goal::at_most(what, Unit::Times, 1.0);
+    for run in runs.of("tide") {
+        let same = |other: &&Report| other.point == run.point;
+        let rivals = others.0.iter().chain(runs.of("breakwater")).filter(same);
+        let rival = rivals.map(goodput).fold(0.0, f64::max);
+        let breakwater = runs.of("breakwater").find(same).expect("both were run");
+        let slo = slo_us(text(run, "service.time"));
+        best.point(place(run), goodput(run) / rival);
+        tail.point(place(run), run.p99_us / breakwater.p99_us.max(0.8 * slo));
+        if slo < 2000.0 {
+            drops.point(place(run), run.drop_rate / breakwater.drop_rate.max(0.01));
+        }
+    }
+    vec![best, tail, drops]
+}
+
+fn near_no_control(runs: &Runs) -> Goal {
+    let what = "0.95×: goodput ÷ with no control";
+    let mut goal = Goal::at_least(what, Unit::Times, 0.999);
+    for run in runs.of("tide") {
+        let open = runs.of("open").find(|open| open.point == run.point).expect("both were run");
+        goal.point(place(run), run.goodput_rps / open.goodput_rps);
+    }
+    goal
+}
+
+fn near_ideal(runs: &Runs) -> Goal {
+    let what = "1.0× and 1.1×: goodput below ideal, of capacity";
+    let mut goal = Goal::at_most(what, Unit::Percent, 0.01);
+    for run in runs.of("tide") {
+        let ideal = runs.of("ideal").find(|ideal| ideal.point == run.point).expect("both were run");
+        goal.point(place(run), goodput(ideal) - goodput(run));
+    }
+    goal
+}
+
+fn chart(runs: &Runs, grid: &Grid) -> Chart {
+    let panel = |shape: &&str| {
+        let line = |time: &&str| {
+            let here = runs.only(|run| {
+                text(run, "service.distribution") == *shape
+                    && text(run, "service.time") == *time
+                    && at(run, "load") == Some(2.0)
+            });
+            Line { name: (*time).to_owned(), ..here.line("tide", "callers", goodput) }
+        };
+        Panel {
+            title: format!("{shape}, demand 2 × capacity"),
+            x: Axis::log("callers"),
+            y: Axis::linear("goodput ÷ capacity"),
+            lines: grid.times.iter().map(line).collect(),
+        }
+    };
+    Chart {
+        title: "tide with the same parameters everywhere".to_owned(),
+        panels: grid.shapes.iter().map(panel).collect(),
+    }
+}

@@ -1,0 +1,74 @@
+//! What `cargo xtask peers` puts around a proxy, as one small program: services with a known
+//! capacity behind it, and loads before it.
+//!
+//! ```text
+//! lab upstream ADDR reply | cpu:MICROS | lock:MICROS   a service
+//! lab caller ADDR CALLEE MICROS                        a service that calls another, /1 to /4 times
+//! lab tower ADDR UPSTREAM LIMIT                        a proxy of tower's load_shed and concurrency limit
+//! lab capacity ADDR CONNECTIONS SECONDS                requests per second of a closed loop
+//! lab load ADDR RATE SECONDS WARMUP SLO_MS [PATH…]     an open loop; one JSON object
+//! ```
+
+#![allow(clippy::disallowed_methods, reason = "it measures real time")]
+
+mod connection;
+mod load;
+mod service;
+mod shed;
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime starts");
+    match runtime.block_on(run(&words)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("lab: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(words: &[&str]) -> Result<(), String> {
+    match words {
+        ["upstream", at, kind] => service::serve(address(at)?, service::Work::parse(kind)?).await,
+        ["caller", at, callee, micros] => {
+            let work = service::Work::Cpu(Duration::from_micros(number(micros)? as u64));
+            service::call(address(at)?, address(callee)?, work).await
+        }
+        ["tower", at, upstream, limit] => {
+            shed::serve(address(at)?, address(upstream)?, number(limit)? as usize).await
+        }
+        ["capacity", to, connections, seconds] => {
+            let seconds = Duration::from_secs_f64(number(seconds)?);
+            let rate = load::closed(address(to)?, number(connections)? as usize, seconds).await;
+            println!("{}", serde_json::json!({ "requests_per_s": rate }));
+            Ok(())
+        }
+        ["load", to, rate, seconds, warmup, slo_ms, paths @ ..] => {
+            let plan = load::Plan {
+                rate: number(rate)?,
+                seconds: number(seconds)?,
+                warmup: number(warmup)?,
+                slo: Duration::from_secs_f64(number(slo_ms)? / 1e3),
+                paths: paths.iter().map(ToString::to_string).collect(),
+            };
+            println!("{}", load::open(address(to)?, plan).await);
+            Ok(())
+        }
+        _ => Err("see the first lines of xtask/lab/src/main.rs".to_owned()),
+    }
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| format!("{text} is no address"))
+}
+
+fn number(text: &str) -> Result<f64, String> {
+    text.parse().map_err(|_| format!("{text} is no number"))
+}
