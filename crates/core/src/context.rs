@@ -105,9 +105,9 @@ pub struct Progress {
     pub elapsed: Span,
     /// Service time expected in all, zero when unknown.
     pub total: Span,
-    /// Pieces of work done so far.
+    /// Work done so far: microseconds of service, all branches summed.
     pub work: u32,
-    /// Pieces of work expected in all, zero when unknown.
+    /// Work expected in all, zero when unknown.
     pub total_work: u32,
 }
 

@@ -35,6 +35,7 @@
 )]
 
 pub mod admission;
+pub mod allocate;
 pub mod balance;
 pub mod caller;
 pub mod config;
@@ -64,6 +65,7 @@ pub mod testing;
 pub mod throttle;
 pub mod time;
 pub mod verdict;
+pub mod workflow;
 
 pub use caller::Caller;
 pub use context::{CallerId, Context, Progress, Sheds, Workflow};

@@ -58,7 +58,7 @@ struct World {
 
 impl World {
     fn new(noise: Noise, seed: u64) -> Self {
-        let tide = TideConfig { objective: Span::from_millis(200), ..TideConfig::default() };
+        let tide = TideConfig { objective: Span::from_millis(200).into(), ..TideConfig::default() };
         let config = GateConfig {
             admission: AdmissionConfig::Tide(tide),
             slots: SlotsConfig::Adaptive(AdaptiveConfig::default()),

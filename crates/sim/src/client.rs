@@ -6,7 +6,8 @@
 use tidegate_core::caller::{CallAction, Next};
 use tidegate_core::throttle::Answer;
 use tidegate_core::{
-    Caller, Context, Feedback, Instant, Outcome, Rank, Rejection, RequestId, Sheds, Span, Workflow,
+    Caller, Context, Feedback, Instant, Outcome, Progress, Rank, Rejection, RequestId, Sheds, Span,
+    Workflow,
 };
 
 use crate::engine::Alarm;
@@ -34,7 +35,9 @@ pub(crate) struct ClientSpec {
     pub(crate) life: u16,
     /// Number of the service it calls.
     pub(crate) callee: u32,
-    /// The first replica of that service; endpoint n is node `first_node + n`.
+    /// The first node of that service.
+    pub(crate) service_node: u32,
+    /// The first replica that it calls; endpoint n is node `first_node + n`.
     pub(crate) first_node: u32,
     /// How many there are.
     pub(crate) endpoints: usize,
@@ -67,6 +70,8 @@ pub(crate) struct Ended {
     pub(crate) client: u32,
     pub(crate) call: Call,
     pub(crate) end: End,
+    /// What was done for it, if the answer says.
+    pub(crate) progress: Progress,
 }
 
 /// How a call ended, as the application sees it.
@@ -104,6 +109,12 @@ impl Client {
         self.spec.callee
     }
 
+    /// The replicas it calls.
+    pub(crate) fn endpoints(&self) -> std::ops::Range<u32> {
+        let first = self.spec.first_node - self.spec.service_node;
+        first..first + self.spec.endpoints as u32
+    }
+
     /// The workflow of the call that `reply` answers, if it lives.
     pub(crate) fn workflow_of(&self, reply: &Reply) -> Option<Workflow> {
         self.living(reply).map(|call| call.workflow)
@@ -139,7 +150,7 @@ impl Client {
                 self.act(shared, Some(&before));
             }
             Err(rejection) => {
-                self.end(shared, call, End::Reject(rejection));
+                self.end(shared, call, End::Reject(rejection), Progress::default());
                 self.act(shared, None);
             }
         }
@@ -158,10 +169,12 @@ impl Client {
             let reply = shared.messages.get(message).replies[n];
             if self.living(&reply).is_some() {
                 let last = if n + 1 == count { feedback.take() } else { None };
-                self.respond(shared, reply.call, reply.answer, last.as_ref());
+                self.respond(shared, reply.call, reply.answer, last.as_ref(), reply.progress);
             }
         }
         if let Some(feedback) = feedback {
+            // Unasked, a rate would be for all workflows.
+            let feedback = Feedback { rate: None, ..feedback };
             self.caller.notice(now, endpoint, &feedback);
         }
         shared.messages.free(message);
@@ -182,7 +195,8 @@ impl Client {
         let Some(call) = self.calls.get(id.index()).copied() else { return };
         let late = self.spec.timeout.is_some_and(|timeout| call.sent + timeout <= shared.now());
         if call.id == id && call.attempt.is_some() && late {
-            self.respond(shared, id, Answer::Done(Outcome::Fail), None);
+            let nothing = Progress::default();
+            self.respond(shared, id, Answer::Done(Outcome::Fail), None, nothing);
             self.act(shared, None);
         }
     }
@@ -221,6 +235,7 @@ impl Client {
         id: RequestId,
         answer: Answer,
         feedback: Option<&Feedback>,
+        progress: Progress,
     ) {
         self.calls[id.index()].attempt = None;
         let call = self.calls[id.index()];
@@ -231,12 +246,12 @@ impl Client {
             Next::Over(Answer::Refused(rejection)) => End::Refuse(rejection),
         };
         self.calls[id.index()].id = RequestId::NOWHERE;
-        self.end(shared, call, end);
+        self.end(shared, call, end, progress);
     }
 
-    fn end(&mut self, shared: &mut Shared, call: Call, end: End) {
+    fn end(&mut self, shared: &mut Shared, call: Call, end: End, progress: Progress) {
         self.outstanding -= 1;
-        shared.ended.push_back(Ended { client: self.spec.index, call, end });
+        shared.ended.push_back(Ended { client: self.spec.index, call, end, progress });
     }
 
     /// Does what the caller wants done. `before` is what was in the place of a new call.
@@ -266,7 +281,7 @@ impl Client {
                     } else {
                         *before.expect("only a new call takes the place of another")
                     };
-                    self.end(shared, call, End::Reject(rejection));
+                    self.end(shared, call, End::Reject(rejection), Progress::default());
                 }
             }
         }

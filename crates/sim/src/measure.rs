@@ -1,6 +1,10 @@
 //! What a run is judged by. Memory does not grow with its length.
 
+use std::collections::BTreeMap;
+
 use tidegate_core::{Instant, Rank, Span, Workflow};
+
+use crate::workload::WorkloadSpec;
 
 /// Things that are counted, over the whole run for conservation and in the measured window for the
 /// report.
@@ -88,7 +92,44 @@ pub struct Measure {
     workflows: Vec<Success>,
     /// What each service did in the window.
     pub services: Vec<ServiceMeasure>,
+    /// More about each workflow, by number.
+    pub flows: Vec<FlowMeasure>,
+    /// Latency of answers and of failures ÷ deadline, for requests that have one: an LND of 1 is stored as
+    /// a second.
+    pub lnd: Histogram,
+    /// Sums of announced rates by step of the series, service and workflow.
+    announced: BTreeMap<(u64, usize, Workflow), f64>,
     series: Option<Series>,
+}
+
+/// What is measured of one workflow.
+#[derive(Clone, Debug, Default)]
+pub struct FlowMeasure {
+    /// Its requests are late this long after submission, if they have a deadline.
+    deadline: Option<Span>,
+    /// Requests submitted in the window.
+    pub offered: u64,
+    /// Answered in the window, late or not.
+    pub answered: u64,
+    /// Answered in time: by their deadline, or within the SLO if they have none.
+    pub in_time: u64,
+    /// Refused, rejected or expired in the window.
+    pub turned_away: u64,
+    /// Failed in the window: timed out, or broken.
+    pub failed: u64,
+    /// Latency of answers in the window.
+    pub latency: Histogram,
+    /// Over time, if a series is wanted.
+    pub rows: Vec<FlowRow>,
+}
+
+/// One step of the series of a workflow.
+#[derive(Clone, Debug, Default)]
+pub struct FlowRow {
+    /// Requests answered.
+    pub answered: u64,
+    /// Their latency.
+    pub latency: Histogram,
 }
 
 /// What is measured of one service.
@@ -156,6 +197,9 @@ impl Measure {
             callers: Vec::new(),
             workflows: Vec::new(),
             services: Vec::new(),
+            flows: Vec::new(),
+            lnd: Histogram::default(),
+            announced: BTreeMap::new(),
             series: None,
         }
     }
@@ -166,6 +210,18 @@ impl Measure {
         self.callers = vec![Success::default(); callers];
         self.workflows = vec![Success::default(); workflows];
         self.services = vec![ServiceMeasure::default(); services];
+        self.flows = vec![FlowMeasure::default(); workflows];
+        self
+    }
+
+    /// With the deadlines of workflows that have one.
+    #[must_use]
+    pub(crate) fn with_deadlines(mut self, specs: &[&WorkloadSpec]) -> Self {
+        for spec in specs {
+            for (workflow, _) in &spec.mix {
+                self.flows[usize::from(workflow.0)].deadline = spec.deadline_for(*workflow);
+            }
+        }
         self
     }
 
@@ -206,6 +262,7 @@ impl Measure {
         self.count(now, Fact::Offered);
         if self.measured(now) {
             self.each(kind, |success| success.offered += 1);
+            self.flows[usize::from(kind.workflow.0)].offered += 1;
         }
         if let Some(series) = &mut self.series {
             series.at(now).offered += 1;
@@ -215,7 +272,23 @@ impl Measure {
     /// The application has its answer.
     pub(crate) fn answered(&mut self, now: Instant, submitted: Instant, kind: &Kind) {
         let latency = now.since(submitted);
-        let good = latency <= self.slo;
+        let flow = &mut self.flows[usize::from(kind.workflow.0)];
+        let deadline = flow.deadline;
+        let good = latency <= deadline.unwrap_or(self.slo);
+        if let Some(series) = &self.series {
+            let step = (now.as_nanos() / series.step.as_nanos()) as usize;
+            if step >= flow.rows.len() {
+                flow.rows.resize_with(step + 1, FlowRow::default);
+            }
+            flow.rows[step].answered += 1;
+            flow.rows[step].latency.add(latency);
+        }
+        if self.from <= now && now < self.to {
+            flow.answered += 1;
+            flow.in_time += u64::from(good);
+            flow.latency.add(latency);
+            self.lnd.add_normalised(latency, deadline);
+        }
         self.count(now, Fact::Answered);
         if good {
             self.count(now, Fact::Good);
@@ -245,6 +318,47 @@ impl Measure {
         if self.measured(now) {
             self.reject_delay += u128::from(now.since(submitted).as_nanos());
         }
+    }
+
+    /// A request has failed: its caller has waited for nothing until now.
+    pub(crate) fn failed(&mut self, now: Instant, submitted: Instant, workflow: Workflow) {
+        if self.measured(now) {
+            let flow = &mut self.flows[usize::from(workflow.0)];
+            flow.failed += 1;
+            self.lnd.add_normalised(now.since(submitted), flow.deadline);
+        }
+    }
+
+    /// A request was refused, rejected or has expired.
+    pub(crate) fn turned_away(&mut self, now: Instant, workflow: Workflow) {
+        if self.measured(now) {
+            self.flows[usize::from(workflow.0)].turned_away += 1;
+        }
+    }
+
+    /// A gate of `service` announces a rate for a part of a second: requests per second × seconds.
+    pub(crate) fn announced(
+        &mut self,
+        now: Instant,
+        service: usize,
+        workflow: Workflow,
+        amount: f64,
+    ) {
+        if let Some(series) = &self.series {
+            let step = now.as_nanos() / series.step.as_nanos();
+            *self.announced.entry((step, service, workflow)).or_default() += amount;
+        }
+    }
+
+    /// Rates that the gates of a service announce for a workflow, summed over them, by step of the series.
+    pub fn rates(&self, service: usize, workflow: Workflow) -> Vec<(u64, f64)> {
+        let step = self.series.as_ref().map_or(1.0, |series| series.step.as_secs_f64());
+        let end = self.to.as_nanos() as f64 / 1e9;
+        let own = |((at, of, name), sum): (&(u64, usize, Workflow), &f64)| {
+            let whole = (*at + 1) as f64 * step <= end;
+            (*of == service && *name == workflow && whole).then(|| (*at, sum / step))
+        };
+        self.announced.iter().filter_map(own).collect()
     }
 
     /// A core of `service` is busy from `start` to `end`.
@@ -349,6 +463,13 @@ impl Histogram {
         self.counts[bucket] += 1;
         self.total += 1;
         self.sum += u128::from(value.as_nanos());
+    }
+
+    /// Counts a latency as a share of its deadline, one being a second, if there is a deadline.
+    fn add_normalised(&mut self, latency: Span, deadline: Option<Span>) {
+        if let Some(deadline) = deadline.filter(|deadline| *deadline > Span::ZERO) {
+            self.add(Span::from_secs(1).scale(latency.as_secs_f64() / deadline.as_secs_f64()));
+        }
     }
 
     /// How many values there are.

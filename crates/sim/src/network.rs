@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use tidegate_core::rng::Rng;
 use tidegate_core::throttle::Answer;
-use tidegate_core::{Context, Feedback, Instant, RequestId, Span};
+use tidegate_core::{Context, Feedback, Instant, Progress, RequestId, Span, Workflow};
 
 /// Place of a message on its way.
 pub(crate) type MessageId = u32;
@@ -54,6 +54,9 @@ pub(crate) struct Reply {
     /// know of it.
     pub(crate) life: u16,
     pub(crate) answer: Answer,
+    pub(crate) workflow: Workflow,
+    /// What was done for it.
+    pub(crate) progress: Progress,
 }
 
 /// All messages on their way. Places and their buffers are used again, so a long run needs no more

@@ -4,7 +4,9 @@ use std::fmt::Write;
 
 use toml::Value;
 
-use crate::measure::{ATTEMPTS, Fact, Measure, Row, Success, ratio};
+use tidegate_core::Workflow;
+
+use crate::measure::{ATTEMPTS, Fact, FlowMeasure, FlowRow, Measure, Row, Success, ratio};
 use crate::plan::{Plan, Point};
 use crate::topology::ServiceSpec;
 use crate::world::Scenario;
@@ -67,6 +69,13 @@ pub struct Report {
     pub attempts: [f64; ATTEMPTS],
     /// Answered within the SLO ÷ offered, by workflow, if there are several.
     pub workflows: Vec<(String, f64)>,
+    /// More about each workflow, if there are tenants or deadlines by workflow.
+    pub flows: Vec<FlowReport>,
+    /// Latency ÷ deadline of answers and failures: mean, 95th and 99th percentile; if there are deadlines by
+    /// workflow.
+    pub lnd: Option<[f64; 3]>,
+    /// Rates announced by the gates of each service for each workflow, summed, over time; if asked for.
+    pub rates: Vec<RateSeries>,
     /// The services, if there are several.
     pub services: Vec<ServiceReport>,
     /// Answered within the SLO ÷ offered, of the callers that obey and of those that ignore
@@ -76,6 +85,103 @@ pub struct Report {
     pub window: Option<u32>,
     /// Over time, if asked for.
     pub series: Option<Vec<Row>>,
+}
+
+/// One of several workflows.
+#[derive(Clone, Debug)]
+pub struct FlowReport {
+    /// Its name.
+    pub name: String,
+    /// Submitted per second.
+    pub offered_rps: f64,
+    /// Answered per second.
+    pub answered_rps: f64,
+    /// Answered in time per second: by the deadline, else within the SLO.
+    pub in_time_rps: f64,
+    /// Refused, rejected or expired ÷ offered.
+    pub turned_away: f64,
+    /// Timed out or broken ÷ offered.
+    pub failed: f64,
+    /// Mean latency of answers.
+    pub mean_ms: f64,
+    /// Median.
+    pub p50_ms: f64,
+    /// 99th percentile.
+    pub p99_ms: f64,
+    /// Answers per second and their median latency in milliseconds, step by step.
+    pub rows: Vec<(f64, f64)>,
+}
+
+/// Rates that the gates of a service announce for a workflow, summed over them.
+#[derive(Clone, Debug)]
+pub struct RateSeries {
+    /// The service's name.
+    pub service: String,
+    /// The workflow's name.
+    pub workflow: String,
+    /// Number of the step, and requests per second.
+    pub steps: Vec<(u64, f64)>,
+}
+
+impl FlowReport {
+    fn all(point: &Point, measure: &Measure, step: f64) -> Vec<Self> {
+        let seconds = measure.to.since(measure.from).as_secs_f64();
+        let whole = (measure.to.as_nanos() as f64 / 1e9 / step) as usize;
+        let report = |(n, flow): (usize, &FlowMeasure)| {
+            let millis = |q| flow.latency.quantile(q).as_millis_f64();
+            let of_offered = |count: u64| ratio(count as f64, flow.offered as f64);
+            let row = |row: &FlowRow| {
+                (row.answered as f64 / step, row.latency.quantile(0.5).as_millis_f64())
+            };
+            Self {
+                name: point.workflows.get(n).cloned().unwrap_or_default(),
+                offered_rps: flow.offered as f64 / seconds,
+                answered_rps: flow.answered as f64 / seconds,
+                in_time_rps: flow.in_time as f64 / seconds,
+                turned_away: of_offered(flow.turned_away),
+                failed: of_offered(flow.failed),
+                mean_ms: flow.latency.mean() / 1e6,
+                p50_ms: millis(0.5),
+                p99_ms: millis(0.99),
+                rows: flow.rows.iter().take(whole).map(row).collect(),
+            }
+        };
+        let used = measure.flows.iter().enumerate().filter(|(_, flow)| flow.offered > 0);
+        used.map(report).collect()
+    }
+
+    fn to_json(&self) -> String {
+        let mut out = Object::new();
+        for (name, value) in [
+            ("offered_rps", self.offered_rps),
+            ("answered_rps", self.answered_rps),
+            ("in_time_rps", self.in_time_rps),
+            ("turned_away", self.turned_away),
+            ("failed", self.failed),
+            ("mean_ms", self.mean_ms),
+            ("p50_ms", self.p50_ms),
+            ("p99_ms", self.p99_ms),
+        ] {
+            out.raw(name, &format!("{value:.4}"));
+        }
+        out.end()
+    }
+}
+
+impl RateSeries {
+    fn all(point: &Point, measure: &Measure) -> Vec<Self> {
+        let mut all = Vec::new();
+        for (n, service) in point.scenario.topology.services.iter().enumerate() {
+            for (number, workflow) in (0..).map(Workflow).zip(&point.workflows) {
+                let steps = measure.rates(n, number);
+                if !steps.is_empty() {
+                    let (service, workflow) = (service.name.clone(), workflow.clone());
+                    all.push(Self { service, workflow, steps });
+                }
+            }
+        }
+        all
+    }
 }
 
 /// One of several services.
@@ -124,6 +230,13 @@ impl Report {
             (measure.success_of(ignoring..callers).rate(), measure.success_of(0..ignoring).rate())
         });
         let seconds = measure.to.since(measure.from).as_secs_f64();
+        let step = scenario.series.map_or(1.0, |step| step.as_secs_f64());
+        let by_workflow = !scenario.tenants.is_empty() || !scenario.workload.deadline_of.is_empty();
+        let flows = if by_workflow { FlowReport::all(point, &measure, step) } else { Vec::new() };
+        let lnd = |q| measure.lnd.quantile(q).as_secs_f64();
+        let lnd = (by_workflow && !measure.lnd.is_empty())
+            .then(|| [measure.lnd.mean() / 1e9, lnd(0.95), lnd(0.99)]);
+        let rates = RateSeries::all(point, &measure);
         let (window, latency) = (measure.window, &measure.latency);
         let rate = |fact| window.get(fact) as f64 / seconds;
         let micros = |q| latency.quantile(q).as_micros_f64();
@@ -155,6 +268,9 @@ impl Report {
             wasted: services[scenario.topology.entry].wasted,
             attempts: measure.services[scenario.topology.entry].attempts(),
             workflows: if workflows.len() > 1 { workflows } else { Vec::new() },
+            flows,
+            lnd,
+            rates,
             services: if services.len() > 1 { services } else { Vec::new() },
             obeying,
             window: scenario.window,
@@ -190,6 +306,16 @@ impl Report {
                 workflows.raw(name, &format!("{success:.5}"));
             }
             out.raw("success_by_workflow", &workflows.end());
+        }
+        if !self.flows.is_empty() {
+            let mut flows = Object::new();
+            for flow in &self.flows {
+                flows.raw(&flow.name, &flow.to_json());
+            }
+            out.raw("flows", &flows.end());
+        }
+        if let Some([mean, p95, p99]) = self.lnd {
+            out.raw("lnd", &format!("[{mean:.4},{p95:.4},{p99:.4}]"));
         }
         if !self.services.is_empty() {
             let mut services = Object::new();

@@ -13,7 +13,7 @@ use crate::network::{MessageId, Messages, Network};
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
     /// The next request of an open loop is submitted.
-    Offer,
+    Offer { source: u16 },
     /// A caller of a closed loop submits its next request.
     Again { client: u32 },
     /// A message reaches a node, as a request.
@@ -22,6 +22,8 @@ pub(crate) enum Event {
     ToClient { message: MessageId },
     /// A core is done, unless its node has crashed meanwhile.
     Core { node: u32, core: u16, life: u16 },
+    /// A request has held its thread for long enough, unless its node has crashed meanwhile.
+    Held { node: u32, request: RequestId, life: u16 },
     /// A gate's wake-up.
     Gate { node: u32 },
     /// A node's utilization is sampled.

@@ -1,5 +1,7 @@
 //! Services, their replicas, and who calls whom.
 
+use std::ops::Range;
+
 use tidegate_core::{Span, Workflow};
 
 use crate::dist::Service;
@@ -23,12 +25,24 @@ pub struct ServiceSpec {
     pub replicas: u32,
     /// Cores of each.
     pub cores: u32,
+    /// Requests that each can have begun at once: slots of its gate, unless the policy says otherwise.
+    pub threads: u32,
     /// Core time of a request before it makes calls.
     pub time: Service,
+    /// The same of some workflows.
+    pub time_of: Vec<(Workflow, Service)>,
+    /// Time that requests of some workflows hold their thread after that, without a core.
+    pub hold_of: Vec<(Workflow, Service)>,
+    /// Replicas that requests of some workflows go to, instead of any.
+    pub partition_of: Vec<(Workflow, Range<u32>)>,
+    /// Whether a request keeps its thread while it waits for calls.
+    pub blocking: bool,
     /// The cache it looks into, if it has one.
     pub cache: Option<CacheSpec>,
     /// Core time after the last call was answered.
     pub after: Span,
+    /// The same of some workflows.
+    pub after_of: Vec<(Workflow, Span)>,
     /// What messages cost.
     pub messages: MessageCost,
     /// How often the gate is told the utilization of the cores.
@@ -42,8 +56,23 @@ pub struct ServiceSpec {
     pub calls_of: Vec<(Workflow, Calls)>,
 }
 
-/// Stages one after the other, the calls of each at the same time; by number of the service.
-pub type Calls = Vec<Vec<usize>>;
+/// Stages one after the other, the calls of each at the same time.
+pub type Calls = Vec<Vec<Target>>;
+
+/// Whom a call goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Target {
+    /// Number of the service.
+    pub service: usize,
+    /// One of its replicas, if it must be that one.
+    pub replica: Option<u32>,
+}
+
+impl From<usize> for Target {
+    fn from(service: usize) -> Self {
+        Self { service, replica: None }
+    }
+}
 
 impl ServiceSpec {
     /// The calls that a request of `workflow` makes.
@@ -52,13 +81,45 @@ impl ServiceSpec {
         own.map_or(&self.calls, |(_, calls)| calls)
     }
 
+    /// Core time of a request of `workflow` before it makes calls.
+    pub fn time_for(&self, workflow: Workflow) -> &Service {
+        find(&self.time_of, workflow).unwrap_or(&self.time)
+    }
+
+    /// Core time of a request of `workflow` after its last call was answered.
+    pub fn after_for(&self, workflow: Workflow) -> Span {
+        find(&self.after_of, workflow).copied().unwrap_or(self.after)
+    }
+
+    /// How long a request of `workflow` holds its thread without a core, if it does.
+    pub fn hold_for(&self, workflow: Workflow) -> Option<&Service> {
+        find(&self.hold_of, workflow)
+    }
+
+    /// The replicas that serve `workflow`.
+    pub fn partition_for(&self, workflow: Workflow) -> Range<u32> {
+        find(&self.partition_of, workflow).cloned().unwrap_or(0..self.replicas)
+    }
+
+    /// The replicas among which a call of `workflow` to `target`, which is this service, may choose.
+    pub fn choice(&self, target: Target, workflow: Workflow) -> Range<u32> {
+        target.replica.map_or_else(|| self.partition_for(workflow), |one| one..one + 1)
+    }
+
     /// Every service it ever calls, once each, in order.
     pub fn callees(&self) -> Vec<usize> {
-        let all = self.calls_of.iter().map(|(_, calls)| calls).chain([&self.calls]);
-        let mut callees: Vec<usize> = all.flatten().flatten().copied().collect();
-        callees.sort_unstable();
+        let mut callees: Vec<usize> = self.targets().iter().map(|target| target.service).collect();
         callees.dedup();
         callees
+    }
+
+    /// Everything it ever calls, once each, in order of the service.
+    pub fn targets(&self) -> Vec<Target> {
+        let all = self.calls_of.iter().map(|(_, calls)| calls).chain([&self.calls]);
+        let mut targets: Vec<Target> = all.flatten().flatten().copied().collect();
+        targets.sort_unstable();
+        targets.dedup();
+        targets
     }
 
     /// Core time of one request of `workflow`, messages included.
@@ -67,8 +128,12 @@ impl ServiceSpec {
         let calls = self.calls_for(workflow).iter().flatten().count();
         let messages = (receive + send).scale((1 + calls) as f64);
         let misses = self.cache.map_or(Span::ZERO, |cache| cache.mean_miss());
-        (self.time.mean + misses + self.after + messages).as_secs_f64()
+        (self.time_for(workflow).mean + misses + self.after_for(workflow) + messages).as_secs_f64()
     }
+}
+
+fn find<T>(of: &[(Workflow, T)], workflow: Workflow) -> Option<&T> {
+    of.iter().find(|(name, _)| *name == workflow).map(|(_, value)| value)
 }
 
 impl Topology {
@@ -101,7 +166,7 @@ impl Topology {
         let spec = &self.services[service];
         load[service] += visits * spec.core_time(workflow);
         for callee in spec.calls_for(workflow).iter().flatten() {
-            self.add_load(*callee, workflow, visits, load);
+            self.add_load(callee.service, workflow, visits, load);
         }
     }
 
@@ -138,11 +203,19 @@ mod tests {
     use super::*;
     use crate::dist::Dist;
 
-    fn service(millis: u64, calls: Calls) -> ServiceSpec {
+    fn service(millis: u64, calls: Vec<Vec<usize>>) -> ServiceSpec {
+        let targets = |stage: Vec<usize>| stage.into_iter().map(Target::from).collect();
+        let calls = calls.into_iter().map(targets).collect();
         ServiceSpec {
             name: String::new(),
             replicas: 2,
             cores: 3,
+            threads: 3,
+            time_of: Vec::new(),
+            hold_of: Vec::new(),
+            partition_of: Vec::new(),
+            blocking: false,
+            after_of: Vec::new(),
             time: Service { dist: Dist::Constant, mean: Span::from_millis(millis) },
             cache: None,
             after: Span::ZERO,
@@ -168,7 +241,7 @@ mod tests {
     #[test]
     fn workflows_may_call_otherwise() {
         let mut first = service(1, vec![vec![1]]);
-        first.calls_of = vec![(Workflow(1), vec![vec![1]; 4])];
+        first.calls_of = vec![(Workflow(1), vec![vec![Target::from(1)]; 4])];
         let topology = Topology { services: vec![first, service(1, Vec::new())], entry: 0 };
         assert_eq!(topology.capacity(&[(Workflow(1), 1.0)]).round(), 1500.0);
         assert_eq!(topology.capacity(&[(Workflow(1), 0.5), (Workflow(2), 0.5)]).round(), 2400.0);

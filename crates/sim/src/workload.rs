@@ -85,9 +85,17 @@ pub struct WorkloadSpec {
     pub mix: Vec<(Workflow, f64)>,
     /// Answers are worthless this long after submission, if so.
     pub deadline: Option<Span>,
+    /// The same of some workflows.
+    pub deadline_of: Vec<(Workflow, Span)>,
 }
 
 impl WorkloadSpec {
+    /// The deadline of requests of `workflow`.
+    pub fn deadline_for(&self, workflow: Workflow) -> Option<Span> {
+        let own = self.deadline_of.iter().find(|(name, _)| *name == workflow);
+        own.map(|(_, deadline)| *deadline).or(self.deadline)
+    }
+
     /// Requests per second of an open loop whose rate does not change.
     pub fn steady_rate(&self) -> Option<f64> {
         let open = !matches!(self.arrivals, Arrivals::Closed { .. } | Arrivals::Replay(_));
@@ -96,6 +104,19 @@ impl WorkloadSpec {
             _ => None,
         }
     }
+}
+
+/// One of several groups of callers with a workflow of their own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tenant {
+    /// How many callers it has.
+    pub callers: u32,
+    /// What they send.
+    pub spec: WorkloadSpec,
+    /// They begin then.
+    pub from: Instant,
+    /// And end then.
+    pub until: Instant,
 }
 
 /// A rate over time: straight lines between points, the last one for ever.
@@ -234,7 +255,8 @@ impl Workload {
             Some(line) => (line.rank, line.workflow, line.service),
             None => self.draw_kind(),
         };
-        let deadline = self.spec.deadline.map_or(Instant::FAR, |deadline| now + deadline);
+        let deadline = self.spec.deadline_for(workflow);
+        let deadline = deadline.map_or(Instant::FAR, |deadline| now + deadline);
         let context = Context { rank, workflow, deadline, ..Context::default() };
         Offer { client, context, service }
     }
@@ -303,7 +325,8 @@ mod tests {
 
     fn spec(arrivals: Arrivals, ranks: Ranks, cost: CostByRank) -> WorkloadSpec {
         let mix = vec![(Workflow(1), 0.25), (Workflow(2), 0.75)];
-        WorkloadSpec { arrivals, profile: Profile::constant(1e6), ranks, cost, mix, deadline: None }
+        let (profile, deadline_of) = (Profile::constant(1e6), Vec::new());
+        WorkloadSpec { arrivals, profile, ranks, cost, mix, deadline: None, deadline_of }
     }
 
     fn workload(spec: WorkloadSpec) -> Workload {

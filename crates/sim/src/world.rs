@@ -1,5 +1,6 @@
 //! One run: everything there is, and the loop that lets it happen.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use tidegate_core::caller::CallerConfig;
@@ -9,7 +10,6 @@ use tidegate_core::throttle::ThrottleConfig;
 use tidegate_core::{Caller, Gate, Instant, Reason, RequestId, Span, Workflow};
 
 use crate::client::{Client, ClientSpec, End, Ended, NewCall};
-use crate::dist::Service;
 use crate::engine::Engine;
 use crate::fault::{Fault, FaultKind};
 use crate::measure::{Fact, Kind, Measure};
@@ -17,8 +17,8 @@ use crate::network::{Messages, Network, NetworkSpec};
 use crate::node::{Node, Process};
 use crate::random::{stream, stream_seed};
 use crate::shared::{Event, Shared};
-use crate::topology::Topology;
-use crate::workload::{Offer, Workload, WorkloadSpec};
+use crate::topology::{ServiceSpec, Topology};
+use crate::workload::{Offer, Tenant, Workload, WorkloadSpec};
 
 /// Everything that decides a run, except its seed.
 #[derive(Clone, Debug)]
@@ -37,10 +37,14 @@ pub struct Scenario {
     pub topology: Topology,
     /// What is between them.
     pub network: NetworkSpec,
-    /// What is offered.
+    /// What is offered, unless there are tenants.
     pub workload: WorkloadSpec,
     /// Names of the workflows by number, for limits that name them.
     pub workflows: Vec<String>,
+    /// What each of several groups of callers offers.
+    pub tenants: Vec<Tenant>,
+    /// Whether requests carry their deadline, or are only measured by it.
+    pub deadlines: bool,
     /// Policies of the servers, by service.
     pub gates: Vec<GateConfig>,
     /// The callers' policy, and that of servers that call others.
@@ -57,6 +61,14 @@ pub struct Scenario {
 }
 
 impl Scenario {
+    /// Everything that is offered: what the tenants do, or the one workload there is.
+    pub fn workloads(&self) -> Vec<&WorkloadSpec> {
+        if self.tenants.is_empty() {
+            return vec![&self.workload];
+        }
+        self.tenants.iter().map(|tenant| &tenant.spec).collect()
+    }
+
     /// Requests per second that can be answered if nothing is done in vain.
     pub fn capacity(&self) -> f64 {
         self.topology.capacity(&self.workload.mix)
@@ -89,12 +101,41 @@ struct World<'a> {
     nodes: Vec<Node>,
     /// The node that each client beyond the sources belongs to.
     owners: Vec<u32>,
-    workload: Workload,
+    sources_of_load: Vec<Load>,
     /// Requests submitted and not ended.
     in_system: u32,
     /// Which faults of the network are on.
     active: Vec<bool>,
     shared: Shared,
+}
+
+/// A workload and the callers it comes from.
+struct Load {
+    workload: Workload,
+    first: u32,
+    callers: u32,
+    from: Instant,
+    until: Instant,
+}
+
+fn loads(scenario: &Scenario, seed: u64) -> Vec<Load> {
+    let entry = &scenario.topology.services[scenario.topology.entry];
+    if scenario.tenants.is_empty() {
+        let (time, callers) = (entry.time.clone(), scenario.callers);
+        let workload = Workload::new(scenario.workload.clone(), time, callers, seed);
+        let (from, until) = (Instant::ZERO, Instant::FAR);
+        return vec![Load { workload, first: 0, callers, from, until }];
+    }
+    let mut first = 0;
+    let load = |(n, tenant): (usize, &Tenant)| {
+        let Tenant { callers, spec, from, until } = tenant.clone();
+        let time = entry.time_for(spec.mix[0].0).clone();
+        let seed = stream_seed(seed, &format!("tenant {n}"));
+        let workload = Workload::new(spec, time, callers, seed);
+        first += callers;
+        Load { workload, first: first - callers, callers, from, until }
+    };
+    scenario.tenants.iter().enumerate().map(load).collect()
 }
 
 impl<'a> World<'a> {
@@ -103,7 +144,7 @@ impl<'a> World<'a> {
         let sources = sources(scenario, seed)?;
         let (mut nodes, mut owners) = (Vec::new(), Vec::new());
         let mut ids: Vec<_> = sources.iter().map(|c| (c.caller().id(), c.index())).collect();
-        let times: Rc<[Service]> = topology.services.iter().map(|s| s.time.clone()).collect();
+        let services: Rc<[ServiceSpec]> = topology.services.iter().cloned().collect();
         for (service, spec) in topology.services.iter().enumerate() {
             let shared_spec = Rc::new(spec.clone());
             for _ in 0..spec.replicas {
@@ -113,8 +154,8 @@ impl<'a> World<'a> {
                 ids.extend(process.clients.iter().map(|c| (c.caller().id(), c.index())));
                 owners.extend(process.clients.iter().map(|_| index));
                 let rng = |what: &str| stream(seed, &format!("{what} of {index}"));
-                let (spec, times) = (shared_spec.clone(), times.clone());
-                nodes.push(Node::new(index, service, spec, process, times, &rng));
+                let (spec, services) = (shared_spec.clone(), services.clone());
+                nodes.push(Node::new(index, service, spec, process, services, &rng));
             }
         }
         ids.sort_unstable();
@@ -125,15 +166,15 @@ impl<'a> World<'a> {
             scenario.slo,
         )
         .of(sources.len(), usize::from(workflows.unwrap_or(0)) + 1, topology.services.len())
+        .with_deadlines(&scenario.workloads())
         .with_series(scenario.series);
-        let time = topology.services[topology.entry].time.clone();
         Ok(Self {
             scenario,
             seed,
             sources,
             nodes,
             owners,
-            workload: Workload::new(scenario.workload.clone(), time, scenario.callers, seed),
+            sources_of_load: loads(scenario, seed),
             in_system: 0,
             active: vec![false; scenario.faults.len()],
             shared: Shared {
@@ -157,11 +198,16 @@ impl<'a> World<'a> {
             self.shared.engine.at(begins, Event::Fault { fault: place, begins: true });
             self.shared.engine.at(ends, Event::Fault { fault: place, begins: false });
         }
-        let first = self.workload.next_arrival();
-        self.shared.engine.at(first, Event::Offer);
-        for client in 0..self.scenario.callers {
-            for _ in 0..self.workload.outstanding() {
-                self.think(client);
+        for source in 0..self.sources_of_load.len() {
+            let load = &mut self.sources_of_load[source];
+            let first = load.workload.next_arrival();
+            self.shared.engine.at(first, Event::Offer { source: source as u16 });
+            for client in load.first..load.first + load.callers {
+                for _ in 0..load.workload.outstanding() {
+                    if let Some(think) = load.workload.think() {
+                        self.shared.engine.at(load.from + think, Event::Again { client });
+                    }
+                }
             }
         }
     }
@@ -169,19 +215,26 @@ impl<'a> World<'a> {
     fn happen(&mut self, event: Event, end: Instant) {
         let shared = &mut self.shared;
         match event {
-            Event::Offer => {
-                let offer = self.workload.draw(shared.now(), None);
-                self.offer(&offer);
-                let next = self.workload.next_arrival();
+            Event::Offer { source } => {
+                let load = &mut self.sources_of_load[usize::from(source)];
+                let offer = load.workload.draw(shared.now(), None);
+                let (first, end) = (load.first, end.min(load.until));
+                let next = load.workload.next_arrival();
+                self.offer(&Offer { client: first + offer.client, ..offer });
                 if next < end {
-                    self.shared.engine.at(next, Event::Offer);
+                    self.shared.engine.at(next, Event::Offer { source });
                 }
             }
             Event::Again { client } => {
-                if shared.now() < end {
-                    let offer = self.workload.draw(shared.now(), Some(client));
+                let now = shared.now();
+                let load = self.load_of(client);
+                if now < end.min(load.until) {
+                    let offer = load.workload.draw(now, Some(client));
                     self.offer(&offer);
                 }
+            }
+            Event::Held { node, request, life } => {
+                self.nodes[node as usize].held(shared, request, life);
             }
             Event::ToNode { message } => {
                 let node = shared.messages.get(message).node;
@@ -221,6 +274,12 @@ impl<'a> World<'a> {
         debug_assert!(self.shared.outgoing.is_empty() && self.shared.ended.is_empty());
     }
 
+    /// The workload that a caller belongs to.
+    fn load_of(&mut self, client: u32) -> &mut Load {
+        let place = self.sources_of_load.partition_point(|load| load.first <= client);
+        &mut self.sources_of_load[place - 1]
+    }
+
     /// The node that a client belongs to, none if it is a source.
     fn owner(&self, client: u32) -> Option<usize> {
         let beyond = (client as usize).checked_sub(self.sources.len())?;
@@ -229,7 +288,10 @@ impl<'a> World<'a> {
 
     /// The application submits a request.
     fn offer(&mut self, offer: &Offer) {
-        let Offer { client, context, service } = *offer;
+        let Offer { client, mut context, service } = *offer;
+        if !self.scenario.deadlines {
+            context.deadline = Instant::FAR;
+        }
         let kind = Kind { rank: context.rank, caller: client, workflow: context.workflow };
         let now = self.shared.now();
         self.shared.measure.offered(now, &kind);
@@ -256,7 +318,7 @@ impl<'a> World<'a> {
     }
 
     fn book(&mut self, ended: &Ended) {
-        let Ended { client, call, end } = ended;
+        let Ended { client, call, end, .. } = ended;
         let now = self.shared.now();
         match end {
             End::Answer => {
@@ -268,13 +330,19 @@ impl<'a> World<'a> {
             }
             End::Refuse(_) => self.shared.measure.refused(now, call.submitted),
             End::Reject(_) => self.shared.count(Fact::Rejected),
-            End::Fail => self.shared.count(Fact::Failed),
+            End::Fail => {
+                self.shared.count(Fact::Failed);
+                self.shared.measure.failed(now, call.submitted, call.workflow);
+            }
+        }
+        if matches!(end, End::Refuse(_) | End::Reject(_)) {
+            self.shared.measure.turned_away(now, call.workflow);
         }
     }
 
     /// In a closed loop, the caller's next request follows after a while.
     fn think(&mut self, client: u32) {
-        if let Some(think) = self.workload.think() {
+        if let Some(think) = self.load_of(client).workload.think() {
             self.shared.engine.after(think, Event::Again { client });
         }
     }
@@ -386,14 +454,34 @@ fn process(
         let number = scenario.workflows.iter().position(|known| known == name);
         Workflow(number.and_then(|number| u16::try_from(number).ok()).unwrap_or(0))
     });
-    let callees = scenario.topology.services[service].callees();
-    let clients = callees.iter().zip(first_client..).map(|(callee, index)| {
-        let replicas = scenario.topology.services[*callee].replicas as usize;
-        let seed = seed_of(&format!("caller of {callee} on"));
-        let caller = Caller::new(&scenario.caller, replicas, now, seed)?;
-        Ok(Client::new(client_spec(scenario, index, life, *callee), caller))
+    let parts = parts_called(&scenario.topology, service).into_iter();
+    let clients = parts.zip(first_client..).map(|((callee, part), index)| {
+        let whole = part.len() == scenario.topology.services[callee].replicas as usize;
+        let which = if whole { String::new() } else { format!(" {part:?}") };
+        let seed = seed_of(&format!("caller of {callee}{which} on"));
+        let caller = Caller::new(&scenario.caller, part.len(), now, seed)?;
+        let mut spec = client_spec(scenario, index, life, callee);
+        (spec.first_node, spec.endpoints) = (spec.service_node + part.start, part.len());
+        Ok(Client::new(spec, caller))
     });
     Ok(Process { gate, clients: clients.collect::<Result<_, ConfigError>>()? })
+}
+
+/// Which replicas of which services are called from `service`: a client for each such choice.
+fn parts_called(topology: &Topology, service: usize) -> Vec<(usize, Range<u32>)> {
+    let mut parts = Vec::new();
+    for target in topology.services[service].targets() {
+        let callee = &topology.services[target.service];
+        let workflows = callee.partition_of.iter().map(|(workflow, _)| *workflow);
+        // A workflow without a partition of its own may choose among all.
+        let choices = workflows.chain([Workflow::NONE]).map(|name| callee.choice(target, name));
+        for choice in choices {
+            if !parts.contains(&(target.service, choice.clone())) {
+                parts.push((target.service, choice));
+            }
+        }
+    }
+    parts
 }
 
 fn client_spec(scenario: &Scenario, index: u32, life: u16, callee: usize) -> ClientSpec {
@@ -401,6 +489,7 @@ fn client_spec(scenario: &Scenario, index: u32, life: u16, callee: usize) -> Cli
         index,
         life,
         callee: callee as u32,
+        service_node: scenario.topology.first_node(callee),
         first_node: scenario.topology.first_node(callee),
         endpoints: scenario.topology.services[callee].replicas as usize,
         timeout: scenario.timeout,

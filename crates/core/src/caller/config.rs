@@ -33,6 +33,9 @@ pub struct CallerConfig {
     /// Requests with a deadline are given up in time for an answer anyway. Default 1 s;
     /// Breakwater's code has 10 µs, one round trip.
     pub hold_time: Span,
+    /// Whether calls past their deadline are sent all the same. Default false; true where deadlines only order
+    /// and limit, as in `gate.workflow`.
+    pub soft_deadlines: bool,
 }
 
 impl Default for CallerConfig {
@@ -45,6 +48,7 @@ impl Default for CallerConfig {
             ejection: None,
             hold_limit: 16,
             hold_time: Span::from_secs(1),
+            soft_deadlines: false,
         }
     }
 }

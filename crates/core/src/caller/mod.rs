@@ -189,7 +189,7 @@ impl Caller {
     pub fn submit(&mut self, now: Instant, context: &Context) -> Result<RequestId, Rejection> {
         let now = self.advance(now);
         self.budget.deposit();
-        if context.deadline <= now {
+        if context.deadline <= now && !self.config.soft_deadlines {
             return Err(expired(now, context));
         }
         match self.route(now, context, None) {

@@ -50,6 +50,7 @@ impl Gate {
         self.attempts.set_share(config.retry_share);
         self.config = config.clone();
         self.rebuild_indexes(now);
+        self.reconfigure_workflows(now, config.workflow.as_ref());
         Ok(())
     }
 

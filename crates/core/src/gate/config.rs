@@ -9,6 +9,7 @@ use crate::schedule::ScheduleConfig;
 use crate::signal::SignalsConfig;
 use crate::slots::SlotsConfig;
 use crate::time::Span;
+use crate::workflow::WorkflowConfig;
 
 /// Parameters of a [`Gate`](super::Gate).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,6 +36,9 @@ pub struct GateConfig {
     pub retry_share: f64,
     /// How full the machine is: for policies that ask, and told to callers. The driver measures it.
     pub signals: SignalsConfig,
+    /// Rates by workflow, progress and the limiter (Wisp). Default: none of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workflow: Option<WorkflowConfig>,
 }
 
 impl Default for GateConfig {
@@ -48,6 +52,7 @@ impl Default for GateConfig {
             degrade_delay: Span::from_secs(3600),
             retry_share: 0.1,
             signals: SignalsConfig::default(),
+            workflow: None,
         }
     }
 }
@@ -80,5 +85,8 @@ impl GateConfig {
         problems.check("queue_limit", limit, (1..=1 << 24).contains(&limit), "1 to 16777216");
         problems.range("retry_share", self.retry_share, 0.0, 1.0);
         problems.within("signals", |problems| self.signals.validate(problems));
+        if let Some(workflow) = &self.workflow {
+            problems.within("workflow", |problems| workflow.validate(problems));
+        }
     }
 }

@@ -22,10 +22,13 @@ impl Gate {
         arrived: Instant,
         context: &Context,
     ) -> Result<RequestId, Rejection> {
+        if let Some(control) = &mut self.control {
+            control.on_arrival(context);
+        }
         if self.draining {
             return Err(Rejection::new(Reason::Draining, 1.0, 0.0, Advice::Elsewhere));
         }
-        if context.deadline <= now {
+        if context.deadline <= now && !self.deadlines_are_soft() {
             let late = now.since(context.deadline).as_nanos() as f64;
             return Err(Rejection::new(Reason::Expired, late, 0.0, Advice::Never));
         }
@@ -41,33 +44,21 @@ impl Gate {
             cost: self.costs.estimate(context.workflow),
             attained: Span::ZERO,
         };
+        let is_first_hop = context.progress.total == Span::ZERO;
+        if let Some(control) = &self.control {
+            control.totals.fill_in(context.workflow, &mut request.context.progress);
+        }
         if self.limits.is_some() {
             self.pass_limits(now, &request)?;
         }
-        let degraded = match self.admit(now, &request) {
-            Ok(degraded) => degraded,
-            Err(rejection) => {
-                if let Some(limits) = &mut self.limits {
-                    limits.give_back(now, context);
-                }
-                return Err(rejection);
-            }
-        };
-        let degraded =
-            degraded || self.backlog.delay(now, DelaySignal::Drain) >= self.config.degrade_delay;
-        let id = self.entries.insert_with(|id| {
-            request.id = id;
-            Entry { request, state: State::Waiting, degraded, started: now }
-        });
+        let entered = self.go_in(now, request, is_first_hop);
         if let Some(limits) = &mut self.limits {
-            limits.keep(id);
+            match entered {
+                Ok(id) => limits.keep(id),
+                Err(_) => limits.give_back(now, context),
+            }
         }
-        self.schedule.push(now, &request);
-        self.backlog.on_enqueue(now, id.index(), arrived, request.cost);
-        if self.ranks.is_some() {
-            self.unranked.push(id);
-        }
-        Ok(id)
+        entered
     }
 
     /// By the time of arrival, whenever it is looked at.
@@ -80,15 +71,37 @@ impl Gate {
         limits.pass(request.arrived, &ask)
     }
 
-    /// Asks the policy and the bounds of the gate itself; whether to serve it degraded.
+    /// Past the limits: the turn of its workflow, the policy, the bounds of the gate itself.
     #[inline]
-    fn admit(&mut self, now: Instant, request: &Request) -> Result<bool, Rejection> {
-        let context = &request.context;
+    fn go_in(
+        &mut self,
+        now: Instant,
+        mut request: Request,
+        is_first_hop: bool,
+    ) -> Result<RequestId, Rejection> {
+        if let Some(held) = self.hold_back(now, &request, is_first_hop) {
+            return held;
+        }
+        let degraded = self.ask_policy(now, &request)?;
+        let id = self.entries.insert_with(|id| {
+            request.id = id;
+            Entry { degraded, ..Entry::new(request, State::Waiting, is_first_hop, now) }
+        });
+        self.wait(now, &request);
+        Ok(id)
+    }
+
+    /// May a request that passed all the rest enter, and degraded?
+    pub(super) fn ask_policy(
+        &mut self,
+        now: Instant,
+        request: &Request,
+    ) -> Result<bool, Rejection> {
         let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
         let degraded = match self.admission.on_arrival(&mut cx, &self.backlog, request) {
             Verdict::Refuse(rejection) => return Err(rejection),
             Verdict::Displace(rejection) => {
-                if !self.push_out(now, context) {
+                if !self.push_out(now, &request.context) {
                     self.leave(now, request);
                     return Err(rejection);
                 }
@@ -97,11 +110,21 @@ impl Gate {
             Verdict::Admit => false,
             Verdict::Degrade => true,
         };
-        if let Err(rejection) = self.has_room(now, context) {
+        if let Err(rejection) = self.has_room(now, &request.context) {
             self.leave(now, request);
             return Err(rejection);
         }
-        Ok(degraded)
+        let delay = self.backlog.delay(now, DelaySignal::Drain);
+        Ok(degraded || delay >= self.config.degrade_delay)
+    }
+
+    /// A request that was let in joins the schedule.
+    pub(super) fn wait(&mut self, now: Instant, request: &Request) {
+        self.schedule.push(now, request);
+        self.backlog.on_enqueue(now, request.id.index(), request.arrived, request.cost);
+        if self.ranks.is_some() {
+            self.unranked.push(request.id);
+        }
     }
 
     /// Whether a request that the policy let in fits the bounds of the gate itself.
@@ -115,7 +138,7 @@ impl Gate {
                 Advice::Elsewhere,
             ));
         }
-        if context.deadline < Instant::FAR {
+        if context.deadline < Instant::FAR && !self.deadlines_are_soft() {
             // The wait can be predicted only where order is that of arrival.
             let wait = if self.schedule.keeps_arrival_order() {
                 self.backlog.predicted_wait()

@@ -10,16 +10,19 @@
 //! ```text
 //!            ┌────────── refuse ──────────┐
 //! arrive ────┤                            │
-//!            └─► Waiting ──dispatch──► Running ──finish──► (gone)
+//!            ├─► Waiting ──dispatch──► Running ──finish──► (gone)
 //!                   ▲  └─ cancel, expire,   │ pause
 //!                   │     push out          ▼
 //!                   └──────── resume ──── Paused
 //! ```
+//!
+//! With rates by workflow, a request may first wait for its turn at the limiter (`Limited`).
 
 mod change;
 mod config;
 mod door;
 mod downstream;
+mod workflows;
 
 use std::collections::VecDeque;
 
@@ -41,6 +44,7 @@ use crate::slab::Slab;
 use crate::slots::{Finish, Slots};
 use crate::time::{Instant, Span};
 use crate::verdict::{Advice, Outcome, Reason, Rejection, Verdict};
+use crate::workflow::RateControl;
 
 pub use config::GateConfig;
 pub use downstream::CalleeId;
@@ -108,6 +112,8 @@ pub struct Gate {
     downstream: Downstream,
     /// Only for policies that want their objective learned.
     objective: Option<Learner>,
+    /// Rates by workflow, if configured.
+    control: Option<Box<RateControl>>,
     actions: VecDeque<Action>,
     /// Delay of stages that only the driver sees.
     driver_stages: Span,
@@ -125,10 +131,38 @@ struct Entry {
     state: State,
     degraded: bool,
     started: Instant,
+    /// When it passed the limiter and the policy.
+    admitted: Instant,
+    /// Whether it has had a slot.
+    begun: bool,
+    /// Whether it came without a total: then it entered the system here.
+    is_first_hop: bool,
+    /// The progress it came with.
+    origin: Progress,
+    /// What was done for it here and below.
+    done: Progress,
+}
+
+impl Entry {
+    fn new(request: Request, state: State, is_first_hop: bool, now: Instant) -> Self {
+        Self {
+            request,
+            state,
+            degraded: false,
+            started: now,
+            admitted: now,
+            begun: false,
+            is_first_hop,
+            origin: request.context.progress,
+            done: Progress::default(),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
+    /// Waits for its turn at the limiter.
+    Limited,
     Waiting,
     Running,
     Paused,
@@ -164,6 +198,7 @@ impl Gate {
             attempts: AttemptHistogram::new(config.retry_share),
             downstream: Downstream::default(),
             objective: needs.objective.then(Learner::new),
+            control: config.workflow.as_ref().map(|own| Box::new(RateControl::new(own, now))),
             actions: VecDeque::new(),
             driver_stages: Span::ZERO,
             utilization: 0.0,
@@ -211,8 +246,10 @@ impl Gate {
         let now = self.advance(now);
         match self.entries.get(id).map(|entry| entry.state) {
             None => return self.ignore(now, Misuse::UnknownId),
-            Some(State::Waiting | State::Refused) => return self.ignore(now, Misuse::WrongState),
-            Some(State::Running) => self.running -= 1,
+            Some(State::Limited | State::Waiting | State::Refused) => {
+                return self.ignore(now, Misuse::WrongState);
+            }
+            Some(State::Running) => self.free_slot(now, id),
             Some(State::Paused) => {}
         }
         let Some(entry) = self.entries.remove(id) else { return };
@@ -229,6 +266,9 @@ impl Gate {
             // Who gave up has not told what it cost: the estimate stands.
             let cost = if outcome == Outcome::Cancel { request.cost } else { cost };
             limits.finish(now, id, &request.context, cost);
+        }
+        if let Some(control) = &mut self.control {
+            control.on_finish(request.context.workflow, cost, now.since(entry.admitted));
         }
         let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
         self.admission.on_finish(&mut cx, &self.backlog, request, outcome, cost);
@@ -260,6 +300,12 @@ impl Gate {
         let now = self.advance(now);
         match self.entries.get(id).map(|entry| entry.state) {
             None => self.ignore(now, Misuse::UnknownId),
+            Some(State::Limited) => {
+                if let (Some(control), Some(entry)) = (&mut self.control, self.entries.remove(id)) {
+                    control.limiter.remove(entry.request.context.workflow, id);
+                    self.refund(now, &entry.request);
+                }
+            }
             Some(State::Waiting) => {
                 self.take_out(now, id);
                 self.entries.remove(id);
@@ -281,7 +327,7 @@ impl Gate {
                 entry.request.attained += step;
                 entry.request.cost =
                     Cost(entry.request.cost.0.saturating_sub(step.as_nanos()).max(1));
-                self.running -= 1;
+                self.free_slot(now, id);
             }
         }
     }
@@ -314,6 +360,7 @@ impl Gate {
     ) {
         let now = self.advance(now);
         self.downstream.on_feedback(now, callee, workflow, feedback);
+        self.hear_grant(now, callee, workflow, feedback);
     }
 
     /// What this gate refused in the name of `callee` since the last call, to be reported to it.
@@ -391,6 +438,7 @@ impl Gate {
     /// the actions wait in [`poll`](Self::poll).
     pub fn dispatch(&mut self, now: Instant) {
         let now = self.advance(now);
+        self.release_limited(now);
         while self.backlog.waiting() > 0 && self.running < self.limit {
             let Some(id) = self.schedule.pop(now) else { break };
             self.start(now, id);
@@ -418,14 +466,26 @@ impl Gate {
 
     /// When to dispatch even if nothing comes in.
     pub fn next_wakeup(&self) -> Option<Instant> {
-        self.admission.next_wakeup()
+        let turn = self.control.as_ref().and_then(|control| {
+            // Another period may bring another rate, and an earlier turn.
+            control.limiter.due().map(|due| due.min(control.period_ends()).max(self.now))
+        });
+        self.admission.next_wakeup().into_iter().chain(turn).min()
     }
 
     /// What to tell `caller` with a response to a request of `workflow`, be it an answer or a
     /// refusal. Ask once per message written.
     pub fn feedback(&mut self, now: Instant, caller: CallerId, workflow: Workflow) -> Feedback {
         self.advance(now);
-        self.feedback_now(caller, workflow)
+        let mut feedback = self.feedback_now(caller, workflow);
+        feedback.workflow = Some(workflow);
+        if let Some(control) = &self.control
+            && let Some(granted) = control.granted(workflow, caller)
+        {
+            feedback.rate = Some(feedback.rate.map_or(granted, |rate| rate.min(granted)));
+            feedback.holds = feedback.holds.min(control.config().max_age);
+        }
+        feedback
     }
 
     // === questions ===
@@ -450,9 +510,9 @@ impl Gate {
         self.running
     }
 
-    /// Requests that wait for a slot.
+    /// Requests that wait for a slot, or for their turn at the limiter.
     pub fn waiting(&self) -> usize {
-        self.backlog.waiting()
+        self.backlog.waiting() + self.control.as_ref().map_or(0, |control| control.limiter.len())
     }
 
     /// Slots there are.
@@ -518,6 +578,10 @@ impl Gate {
             "everything that waits is counted"
         );
         assert_eq!(count(State::Running), self.running as usize, "running counts slots in use");
+        if let Some(control) = &self.control {
+            assert_eq!(count(State::Limited), control.limiter.len(), "turns are counted");
+            control.limiter.invariants();
+        }
         self.backlog.invariants();
         self.admission.invariants();
         self.limits.iter().for_each(|limits| limits.invariants());
@@ -535,6 +599,7 @@ impl Gate {
             self.admission.settle(&mut cx, &self.backlog);
             self.next_settle = self.admission.next_settle();
         }
+        self.settle_rates(self.now);
         self.now
     }
 
@@ -547,12 +612,20 @@ impl Gate {
         self.events.push(now, || Event::Objective { objective });
     }
 
+    fn free_slot(&mut self, now: Instant, id: RequestId) {
+        self.running -= 1;
+        if let (Some(control), Some(entry)) = (&mut self.control, self.entries.get(id)) {
+            control.free_slot(now, entry.request.context.workflow);
+        }
+    }
+
     /// Gives a slot to a request that was taken from the schedule, unless it is too late for it.
     fn start(&mut self, now: Instant, id: RequestId) {
+        let soft = self.deadlines_are_soft();
         let Some(entry) = self.entries.get_mut(id) else { return };
         let request = entry.request;
         let sojourn = now.since(request.enqueued);
-        let verdict = if request.context.deadline <= now {
+        let verdict = if request.context.deadline <= now && !soft {
             let late = now.since(request.context.deadline).as_nanos() as f64;
             Verdict::Refuse(Rejection::new(Reason::Expired, late, 0.0, Advice::Never))
         } else if request.attained > Span::ZERO {
@@ -575,6 +648,13 @@ impl Gate {
                 entry.state = State::Running;
                 entry.started = now;
                 let degraded = entry.degraded;
+                let first = !std::mem::replace(&mut entry.begun, true);
+                if let Some(control) = &mut self.control {
+                    control.take_slot(now, request.context.workflow);
+                    if first {
+                        control.on_start(request.context.workflow);
+                    }
+                }
                 self.dequeue(now, &request, true);
                 self.running += 1;
                 self.events.push(now, || Event::Start { rank: request.context.rank, sojourn });

@@ -39,6 +39,9 @@ use crate::time::Instant;
 #[derive(Clone, Debug)]
 pub struct Drr {
     config: DrrConfig,
+    /// Shares by workflow that an allocator worked out, and the largest; zero if none does.
+    allotted: Vec<u32>,
+    largest: u32,
     /// Deficit granted per turn and weight. Follows the largest cost when none is configured.
     quantum: u64,
     /// Busy workflows by number; the front has the turn.
@@ -74,6 +77,8 @@ impl Drr {
         Self {
             quantum: config.quantum.max(1),
             config: config.clone(),
+            allotted: Vec::new(),
+            largest: 0,
             ring: List::EMPTY,
             ring_links: Links::default(),
             ring_len: 0,
@@ -87,6 +92,12 @@ impl Drr {
 
     /// What `flow` gets per turn.
     fn grant(&self, flow: usize) -> u64 {
+        if self.largest > 0 {
+            // The largest share has one quantum, so that turns stay short.
+            let share = self.allotted.get(flow).copied().unwrap_or(self.largest);
+            let grant = u128::from(self.quantum) * u128::from(share) / u128::from(self.largest);
+            return u64::try_from(grant).unwrap_or(u64::MAX).max(1);
+        }
         let weight = self.config.weights.get(flow).copied().unwrap_or(1);
         self.quantum.saturating_mul(u64::from(weight))
     }
@@ -203,6 +214,14 @@ impl Scheduler for Drr {
 
     fn len(&self) -> usize {
         self.len
+    }
+
+    /// Shares of the allocator replace the weights configured; without any, those come back. Who has no share
+    /// is new, and gets as much as the largest.
+    fn set_weights(&mut self, weights: &[u32]) {
+        self.allotted.clear();
+        self.allotted.extend_from_slice(weights);
+        self.largest = weights.iter().copied().max().unwrap_or(0);
     }
 
     fn clone_box(&self) -> Box<dyn Scheduler> {

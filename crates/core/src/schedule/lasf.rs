@@ -4,7 +4,8 @@
 //! probably take long still, so preferring the young comes close to `srtf`. Only steps make it
 //! differ from first come, first served: a gate does not interrupt a running step.
 //!
-//! Attained service is what the request's progress says it has received over all hops. A driver
+//! Attained service is the work, or else the service time, that the request's progress says it has received
+//! over all hops. A driver
 //! that reports no progress leaves that at what it was on arrival; then what was attained here
 //! counts, if it is more.
 
@@ -20,6 +21,8 @@ impl Order for Lasf {
 
     fn key(request: &Request) -> u64 {
         // Not the sum: a progress handed over at a resume includes what was received here.
-        request.context.progress.elapsed.max(request.attained).as_nanos()
+        let progress = &request.context.progress;
+        let work = u64::from(progress.work) * 1_000;
+        progress.elapsed.max(request.attained).as_nanos().max(work)
     }
 }

@@ -62,6 +62,9 @@ pub trait Scheduler: fmt::Debug + Send {
         false
     }
 
+    /// Turns by workflow number, for orders that have them; none given means all alike.
+    fn set_weights(&mut self, _weights: &[u32]) {}
+
     /// A copy that can be asked without effect on this one.
     fn clone_box(&self) -> Box<dyn Scheduler>;
 }

@@ -64,7 +64,10 @@ impl<R> CallerLayer<R> {
 
     fn submit(&self, context: &RequestContext) -> Result<Call, tidegate_core::Rejection> {
         if let Some((gate, callee)) = &self.upstream {
-            let sheds = gate.input(|gate, _| gate.take_sheds(*callee));
+            let sheds = gate.input(|gate, now| {
+                gate.on_call(now, *callee, context.workflow);
+                gate.take_sheds(*callee)
+            });
             if sheds.count > 0 {
                 self.caller.input(|caller, _| caller.note_sheds(sheds));
             }

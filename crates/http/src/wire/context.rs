@@ -10,7 +10,7 @@
 //! | `q` | requests waiting at the caller | 0 |
 //! | `s` | `(count business user)`: sheds since the last report, and one sampled rank | none |
 //! | `e`, `t` | microseconds of service time so far and in all | 0, unknown |
-//! | `k`, `m` | pieces of work so far and in all | 0, unknown |
+//! | `k`, `m` | work so far and in all, in µs over all branches | 0, unknown |
 
 use std::borrow::Cow;
 

@@ -9,7 +9,7 @@
 //! | `v` | sequence number of this gate's messages | 0 |
 //! | `g` | requests per second granted to the request's workflow | says nothing |
 //! | `u` | utilization, 1 being full | says nothing |
-//! | `e`, `k` | microseconds of service time, and pieces of work, so far | 0 |
+//! | `e`, `k` | microseconds of service time, and of work, so far | 0 |
 //! | `why` | token: the reason of a refusal | not refused |
 //! | `then` | token: `elsewhere`, `later` or `never` | `elsewhere` |
 //! | `after` | milliseconds to wait before `later` | 0 |

@@ -18,6 +18,7 @@ use tidegate_core::limit::LimitConfig;
 use tidegate_core::schedule::ScheduleConfig;
 use tidegate_core::signal::SignalsConfig;
 use tidegate_core::slots::{AdaptiveConfig, SlotsConfig};
+use tidegate_core::workflow::WorkflowConfig;
 
 pub use address::{Address, Scheme, Version};
 pub use connections::{ConnectionsConfig, TlsConfig};
@@ -108,6 +109,8 @@ struct GateBlock {
     degrade_delay: Span,
     retry_share: f64,
     signals: SignalsConfig,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    workflow: Option<WorkflowConfig>,
 }
 
 #[cfg(test)]

@@ -49,6 +49,14 @@ mod three_hops;
 mod tide_callers;
 mod tide_grid;
 mod tide_rank;
+mod wisp;
+mod wisp_10;
+mod wisp_3;
+mod wisp_7;
+mod wisp_8;
+mod wisp_9;
+mod wisp_outage;
+mod wisp_table_3;
 
 use std::path::{Path, PathBuf};
 
@@ -108,6 +116,13 @@ pub const ALL: &[Figure] = &[
     srtm_table_1::FIGURE,
     shares_split::FIGURE,
     shares_faults::FIGURE,
+    wisp_3::FIGURE,
+    wisp_7::FIGURE,
+    wisp_8::FIGURE,
+    wisp_9::FIGURE,
+    wisp_10::FIGURE,
+    wisp_table_3::FIGURE,
+    wisp_outage::FIGURE,
 ];
 
 /// What came of making a figure.
@@ -214,7 +229,7 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_found() {
-        for figure in &ALL {
+        for figure in ALL {
             let found = ALL.iter().filter(|other| other.name == figure.name).count();
             assert_eq!(found, 1, "{}", figure.name);
             assert_eq!(Figure::find(figure.name).map(|found| found.title), Some(figure.title));

@@ -52,7 +52,12 @@ fn make(lab: &Lab<'_>) -> Outcome {
     let played = scenario.run();
     let bound = scenario.lease.bound(scenario.whole);
     let notes = vec![format!("bound: {bound}")];
-    Outcome { claims: claims(&played, bound.excess), charts: vec![chart(&played)], notes }
+    Outcome {
+        misses: Vec::new(),
+        claims: claims(&played, bound.excess),
+        charts: vec![chart(&played)],
+        notes,
+    }
 }
 
 /// Messages per second that passed, from one second to another.

@@ -27,7 +27,12 @@ fn make(lab: &Lab<'_>) -> Outcome {
         sets.push("load=[1.0,2.0,4.0]".to_owned());
     }
     let runs = lab.run(PLAN, &sets);
-    Outcome { claims: claims(&runs), charts: vec![chart(&runs)], ..Outcome::default() }
+    Outcome {
+        misses: Vec::new(),
+        claims: claims(&runs),
+        charts: vec![chart(&runs)],
+        ..Outcome::default()
+    }
 }
 
 /// Least by which a criticality is ahead of the next, over all loads; less than zero if the order is

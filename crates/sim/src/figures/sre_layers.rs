@@ -29,7 +29,12 @@ fn make(lab: &Lab<'_>) -> Outcome {
     sets.push("services.a.retry_above=[false,true]".to_owned());
     sets.push("services.b.retry_above=[false,true]".to_owned());
     let runs = lab.run(PLAN, &sets);
-    Outcome { claims: claims(&runs), charts: vec![chart(&runs)], ..Outcome::default() }
+    Outcome {
+        misses: Vec::new(),
+        claims: claims(&runs),
+        charts: vec![chart(&runs)],
+        ..Outcome::default()
+    }
 }
 
 /// How many layers retry: B always does, A if B lets it, the callers if A lets them as well.

@@ -28,7 +28,12 @@ fn make(lab: &Lab<'_>) -> Outcome {
         sets.push("load=[0.8,2.0,10.0]".to_owned());
     }
     let runs = lab.run(PLAN, &sets);
-    Outcome { claims: claims(&runs), charts: vec![chart(&runs)], ..Outcome::default() }
+    Outcome {
+        misses: Vec::new(),
+        claims: claims(&runs),
+        charts: vec![chart(&runs)],
+        ..Outcome::default()
+    }
 }
 
 /// Attempts that arrived per request offered: what arrived was refused or answered.

@@ -24,7 +24,12 @@ fn make(lab: &Lab<'_>) -> Outcome {
         sets.push("load=[0.8,2.0,4.0,8.0]".to_owned());
     }
     let runs = lab.run(PLAN, &sets);
-    Outcome { claims: claims(&runs), charts: vec![chart(&runs)], ..Outcome::default() }
+    Outcome {
+        misses: Vec::new(),
+        claims: claims(&runs),
+        charts: vec![chart(&runs)],
+        ..Outcome::default()
+    }
 }
 
 /// Refusals that the service had to make per request that it accepted.

@@ -10,15 +10,18 @@ use tidegate_core::gate::CalleeId;
 use tidegate_core::{Advice, Context, Rejection, RequestId, Span};
 
 use super::{Node, Out};
-use crate::client::{End, Ended, NewCall};
+use crate::client::{Client, End, Ended, NewCall};
 use crate::network::MessageId;
 use crate::shared::Shared;
+use crate::topology::Target;
 
 impl Node {
     /// A request has done its own work and begins to call others.
     pub(super) fn begin_calls(&mut self, shared: &mut Shared, id: RequestId) {
-        self.gate.pause(shared.now(), id);
-        self.paused += 1;
+        if !self.spec.blocking {
+            self.gate.pause(shared.now(), id);
+            self.paused += 1;
+        }
         self.news = true;
         self.next_stage(shared, id);
         self.collect(shared);
@@ -73,6 +76,10 @@ impl Node {
 
     fn call_ended(&mut self, shared: &mut Shared, ended: &Ended) {
         let id = ended.call.parent;
+        let stage = usize::from(self.jobs[id.index()].stage) - 1;
+        let workflow = self.jobs[id.index()].context.workflow;
+        let parallel = self.spec.calls_for(workflow)[stage].len() as u32;
+        self.gate.on_child(shared.now(), id, &ended.progress, parallel);
         let job = &mut self.jobs[id.index()];
         match ended.end {
             End::Answer => {}
@@ -96,7 +103,7 @@ impl Node {
     fn next_stage(&mut self, shared: &mut Shared, id: RequestId) {
         let spec = self.spec.clone();
         let job = &mut self.jobs[id.index()];
-        let context = job.context;
+        let (context, after) = (job.context, spec.after_for(job.context.workflow));
         match spec.calls_for(context.workflow).get(usize::from(job.stage)) {
             Some(stage) => {
                 job.stage += 1;
@@ -105,26 +112,40 @@ impl Node {
                     self.call(shared, id, *callee, &context);
                 }
             }
-            None if spec.after > Span::ZERO => {
-                job.step = spec.after;
+            None if after > Span::ZERO => {
+                job.step = after;
+                if spec.blocking {
+                    self.ready.push_back(id);
+                    return;
+                }
                 self.paused -= 1;
-                self.gate.resume(shared.now(), id, context.progress);
+                let progress = self.gate.progress(id).unwrap_or(context.progress);
+                self.gate.resume(shared.now(), id, progress);
                 self.news = true;
             }
             None => self.end_paused(shared, id),
         }
     }
 
-    fn call(&mut self, shared: &mut Shared, parent: RequestId, callee: usize, context: &Context) {
-        let place = self.clients.iter().position(|client| client.callee() as usize == callee);
+    fn call(&mut self, shared: &mut Shared, parent: RequestId, target: Target, context: &Context) {
+        let (workflow, callee) = (context.workflow, target.service);
+        let part = self.services[callee].choice(target, workflow);
+        let fits =
+            |client: &Client| client.callee() as usize == callee && client.endpoints() == part;
+        let place = self.clients.iter().position(fits);
+        self.gate.on_call(shared.now(), CalleeId(callee as u32), workflow);
+        let context = self.gate.inherit(parent).unwrap_or(context.inherit());
         let client = &mut self.clients[place.expect("a client for every service that is called")];
         client.note_sheds(self.gate.take_sheds(CalleeId(callee as u32)));
-        let service = self.times[callee].sample(&mut self.call_times, 1.0);
-        client.submit(shared, &NewCall { context: context.inherit(), service, parent });
+        let time = self.services[callee].time_for(workflow);
+        let service = time.sample(&mut self.call_times, 1.0);
+        client.submit(shared, &NewCall { context, service, parent });
     }
 
     fn end_paused(&mut self, shared: &mut Shared, id: RequestId) {
-        self.paused -= 1;
+        if !self.spec.blocking {
+            self.paused -= 1;
+        }
         let client = self.end(shared, id);
         self.outgoing.extend(client.map(Out::Replies));
     }

@@ -28,12 +28,11 @@ use tidegate_core::gate::Action;
 use tidegate_core::rng::Rng;
 use tidegate_core::throttle::Answer;
 use tidegate_core::{
-    CallerId, Context, Cost, Feedback, Gate, Instant, Outcome, Reason, Rejection, RequestId, Span,
-    Workflow,
+    CallerId, Context, Cost, Feedback, Gate, Instant, Outcome, Progress, Reason, Rejection,
+    RequestId, Span, Workflow,
 };
 
 use crate::client::Client;
-use crate::dist::Service;
 use crate::engine::Alarm;
 use crate::measure::Fact;
 use crate::network::{Body, MessageId, Reply};
@@ -71,9 +70,10 @@ pub(crate) struct Node {
     /// One client per service that it calls, numbered from `first_client` on.
     clients: Vec<Client>,
     first_client: u32,
-    /// How long all services take, by number, and the chance in it.
-    times: Rc<[Service]>,
+    /// All services, by number, and the chance in how long they take.
+    services: Rc<[ServiceSpec]>,
     call_times: Rng,
+    holds: Rng,
     cores: Vec<Work>,
     /// Until when each core is busy with its work.
     until: Vec<Instant>,
@@ -140,6 +140,8 @@ struct Job {
     step: Span,
     /// Core time it has had.
     spent: Span,
+    /// Time it will hold its thread after its first step.
+    hold: Span,
     /// Stages of calls it has begun.
     stage: u16,
     /// Calls of the present stage that have not ended.
@@ -153,8 +155,6 @@ struct Job {
 #[derive(Clone, Debug, Default)]
 struct Outbox {
     caller: CallerId,
-    /// The workflow answered last: feedback is for it.
-    workflow: Workflow,
     /// Whether a core sends, or will.
     busy: bool,
     replies: Vec<Reply>,
@@ -167,7 +167,7 @@ impl Node {
         service: usize,
         spec: Rc<ServiceSpec>,
         process: Process,
-        times: Rc<[Service]>,
+        services: Rc<[ServiceSpec]>,
         rng: &dyn Fn(&str) -> Rng,
     ) -> Self {
         let cores = u16::try_from(spec.cores).expect("plans have at most 65,535 cores");
@@ -177,8 +177,9 @@ impl Node {
             gate: process.gate,
             first_client: process.clients.first().map_or(0, Client::index),
             clients: process.clients,
-            times,
+            services,
             call_times: rng("calls"),
+            holds: rng("holds"),
             cores: vec![Work::Nothing; usize::from(cores)],
             until: vec![Instant::ZERO; usize::from(cores)],
             given: Span::ZERO,
@@ -217,6 +218,7 @@ impl Node {
         let utilization = used.saturating_sub(self.used).as_nanos() as f64 / time;
         self.used = used;
         if !self.trouble.is_down() {
+            self.note_rates(shared);
             self.gate.on_utilization(now, utilization);
             self.news = true;
         }
@@ -300,6 +302,7 @@ impl Node {
                     context,
                     step: service,
                     spent: Span::ZERO,
+                    hold: self.draw_hold(context.workflow),
                     stage: 0,
                     pending: 0,
                     failed: None,
@@ -324,7 +327,7 @@ impl Node {
         let now = shared.now();
         shared.measure.arrived(now, self.service, job.context.attempt);
         let outbox = self.outbox(job.client);
-        (outbox.caller, outbox.workflow) = (job.context.caller, job.context.workflow);
+        outbox.caller = job.context.caller;
         self.news = true;
         match self.gate.arrive_stamped(shared.now(), arrived, &job.context) {
             Ok(id) => {
@@ -337,7 +340,7 @@ impl Node {
             }
             Err(rejection) => {
                 shared.count_at(self.service, dropped(rejection.reason));
-                self.post(&job, Answer::Refused(rejection))
+                self.post(&job, Answer::Refused(rejection), Progress::default())
             }
         }
     }
@@ -345,6 +348,29 @@ impl Node {
     fn ran(&mut self, shared: &mut Shared, id: RequestId) -> Option<u32> {
         let job = &mut self.jobs[id.index()];
         job.spent += job.step;
+        let (step, hold) = (job.step, std::mem::take(&mut job.hold));
+        self.gate.on_step(shared.now(), id, step + hold);
+        if hold > Span::ZERO {
+            let (node, life) = (self.index, self.trouble.life());
+            shared.engine.after(hold, Event::Held { node, request: id, life });
+            return None;
+        }
+        self.go_on(shared, id)
+    }
+
+    /// A request has held its thread for long enough.
+    pub(crate) fn held(&mut self, shared: &mut Shared, id: RequestId, life: u16) {
+        if life != self.trouble.life() {
+            return;
+        }
+        let client = self.go_on(shared, id);
+        self.outgoing.extend(client.map(Out::Replies));
+        self.use_idle_core(shared);
+    }
+
+    /// A step has ended: calls follow, or the end.
+    fn go_on(&mut self, shared: &mut Shared, id: RequestId) -> Option<u32> {
+        let job = &self.jobs[id.index()];
         let calls = self.spec.calls_for(job.context.workflow).len();
         if usize::from(job.stage) < calls {
             self.begin_calls(shared, id);
@@ -356,6 +382,10 @@ impl Node {
     /// The request has come to its end, good or bad.
     fn end(&mut self, shared: &mut Shared, id: RequestId) -> Option<u32> {
         let job = self.jobs[id.index()];
+        let progress = self.gate.done(id).unwrap_or_default();
+        if job.failed.is_none() && !job.broken {
+            self.gate.learn_total(id);
+        }
         // A refusal by somebody further down is an answer all the same, and cost what it cost.
         self.gate.finish(shared.now(), id, Outcome::Serve, Cost::from(job.spent));
         self.inside -= 1;
@@ -368,7 +398,7 @@ impl Node {
         let served = answer == Answer::Done(Outcome::Serve);
         shared.count_at(self.service, if served { Fact::Served } else { Fact::Abandoned });
         shared.measure.worked(shared.engine.now(), self.service, job.spent, served);
-        self.post(&job, answer)
+        self.post(&job, answer, progress)
     }
 
     fn sent(&mut self, shared: &mut Shared, client: u32, replies: u32) -> Option<u32> {
@@ -377,7 +407,9 @@ impl Node {
         let mut feedback = if replies == 0 {
             notice
         } else {
-            Some(self.gate.feedback(shared.now(), outbox.caller, outbox.workflow))
+            // It is for the workflow of the last response: the one that brings it.
+            let workflow = outbox.replies[replies as usize - 1].workflow;
+            Some(self.gate.feedback(shared.now(), outbox.caller, workflow))
         };
         if self.trouble.loses_feedback(shared) {
             feedback = None;
@@ -478,7 +510,7 @@ impl Node {
                     shared.count_at(self.service, dropped(rejection.reason));
                     self.inside -= 1;
                     let job = self.jobs[id.index()];
-                    let client = self.post(&job, Answer::Refused(rejection));
+                    let client = self.post(&job, Answer::Refused(rejection), Progress::default());
                     self.outgoing.extend(client.map(Out::Replies));
                 }
                 Action::Notify { caller, feedback } => {
@@ -497,11 +529,31 @@ impl Node {
     // === helpers ===
 
     /// Puts a response into the client's outbox. Returns the client unless someone sends already.
-    fn post(&mut self, job: &Job, answer: Answer) -> Option<u32> {
+    fn post(&mut self, job: &Job, answer: Answer, progress: Progress) -> Option<u32> {
         let outbox = self.outbox(job.client);
         let (call, attempt, life) = (job.call, job.context.attempt, job.life);
-        outbox.replies.push(Reply { call, attempt, life, answer });
+        let workflow = job.context.workflow;
+        outbox.replies.push(Reply { call, attempt, life, answer, workflow, progress });
         (!std::mem::replace(&mut outbox.busy, true)).then_some(job.client)
+    }
+
+    fn draw_hold(&mut self, workflow: Workflow) -> Span {
+        match self.spec.hold_for(workflow) {
+            Some(hold) => hold.sample(&mut self.holds, 1.0),
+            None => Span::ZERO,
+        }
+    }
+
+    /// Books the rates that the gate announces.
+    fn note_rates(&self, shared: &mut Shared) {
+        let Some(control) = self.gate.workflows() else { return };
+        let now = shared.now();
+        for workflow in 0..shared.measure.workflows().len() as u16 {
+            if let Some(rate) = control.rate(Workflow(workflow)) {
+                let part = rate * self.spec.sample.as_secs_f64();
+                shared.measure.announced(now, self.service, Workflow(workflow), part);
+            }
+        }
     }
 
     fn outbox(&mut self, client: u32) -> &mut Outbox {

@@ -269,6 +269,15 @@ fn set(table: &mut Table, path: &str, value: Value) -> Result<(), String> {
         Some((first, rest)) => {
             match table.entry(first).or_insert_with(|| Value::Table(Table::new())) {
                 Value::Table(inner) => set(inner, rest, value),
+                // `tenants.0.rate`: of the first of a list.
+                Value::Array(list) => {
+                    let (place, rest) = rest.split_once('.').unwrap_or((rest, ""));
+                    let place = place.parse::<usize>().ok().filter(|place| *place < list.len());
+                    match place.map(|place| &mut list[place]) {
+                        Some(Value::Table(inner)) if !rest.is_empty() => set(inner, rest, value),
+                        _ => Err(format!("{first} is a list: write {first}.NUMBER.KEY")),
+                    }
+                }
                 _ => Err(format!("{first} is not a table")),
             }
         }

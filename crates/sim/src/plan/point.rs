@@ -21,8 +21,8 @@ use crate::dist::{Dist, Service};
 use crate::fault::{Fault, FaultKind};
 use crate::network::NetworkSpec;
 use crate::node::{CacheSpec, MessageCost};
-use crate::topology::{Calls, ServiceSpec, Topology};
-use crate::workload::{Arrivals, CostByRank, Profile, Ranks, WorkloadSpec};
+use crate::topology::{Calls, ServiceSpec, Target, Topology};
+use crate::workload::{Arrivals, CostByRank, Profile, Ranks, Tenant, WorkloadSpec};
 use crate::world::Scenario;
 
 /// The policy that needs no block: the yardstick.
@@ -39,11 +39,15 @@ pub(super) fn read(
         root.known(key);
     }
     let policy = root.text("policy", "");
-    let callers = root.whole("callers", 1, 1, 10_000_000) as u32;
+    let mut callers = root.whole("callers", 1, 1, 10_000_000) as u32;
     let mut network = NetworkSpec::default();
     root.table("network", |table| network = read_network(table));
     let mut work = Work::default();
     root.table("workload", |table| work = read_workload(table, folder));
+    let tenants = read_tenants(&mut root, &mut work);
+    if !tenants.is_empty() {
+        callers = tenants.iter().map(|tenant| tenant.callers).sum();
+    }
     let mut topology = read_topology(&mut root, &work.names);
     if let Arrivals::Replay(log) = &work.spec.arrivals {
         let total: u64 = log.iter().map(|line| line.service.as_nanos()).sum();
@@ -60,7 +64,8 @@ pub(super) fn read(
     }
     let (warmup, duration) = read_times(&mut root, &spec, rate);
     let faults = read_faults(&mut root, &topology);
-    let (gates, caller) = read_policies(&mut root, &policy, &topology, slo, network.rtt);
+    let Policy { gates, caller, deadlines } =
+        read_policies(&mut root, &policy, &topology, slo, network.rtt);
     root.finish();
     Point {
         ideal: policy == IDEAL,
@@ -77,6 +82,8 @@ pub(super) fn read(
             network,
             workload: spec,
             workflows: work.names,
+            tenants,
+            deadlines,
             gates,
             caller,
             timeout: work.timeout,
@@ -161,21 +168,35 @@ fn read_topology(root: &mut Reader<'_>, workflows: &[String]) -> Topology {
     if root.has("service") == root.has("services") {
         root.note("", "give either one [service] or several [services.NAME]");
     }
-    root.table("service", |table| services.push(read_service("service", table, &mut wanted)));
+    root.table("service", |table| {
+        services.push(read_service("service", table, &mut wanted, workflows));
+    });
     root.table("services", |tables| {
-        tables.each_table(|name, table| services.push(read_service(name, table, &mut wanted)));
+        tables.each_table(|name, table| {
+            services.push(read_service(name, table, &mut wanted, workflows));
+        });
     });
     if services.is_empty() {
         services.push(read_service(
             "service",
             &mut Reader::new(&Table::new(), &mut Problems::new("")),
             &mut wanted,
+            workflows,
         ));
     }
     let number = |name: &str| services.iter().position(|service| service.name == name);
+    let target = |name: &str| {
+        let (service, replica) = match name.split_once('/') {
+            Some((service, replica)) => (service, Some(replica.parse::<u32>().ok()?)),
+            None => (name, None),
+        };
+        let service = number(service)?;
+        let exists = replica.is_none_or(|replica| replica < services[service].replicas);
+        exists.then_some(Target { service, replica })
+    };
     let mut calls = Vec::new();
     for (service, value) in services.iter().zip(&wanted) {
-        calls.push(read_calls(root, &service.name, value, workflows, &number));
+        calls.push(read_calls(root, &service.name, value, workflows, &target));
     }
     let entry = root.text("entry", "");
     let place = if entry.is_empty() && services.len() == 1 { Some(0) } else { number(&entry) };
@@ -200,13 +221,30 @@ fn read_topology(root: &mut Reader<'_>, workflows: &[String]) -> Topology {
 }
 
 /// Reads one service; its calls come later, when all names are known.
-fn read_service(name: &str, table: &mut Reader<'_>, wanted: &mut Vec<Value>) -> ServiceSpec {
+fn read_service(
+    name: &str,
+    table: &mut Reader<'_>,
+    wanted: &mut Vec<Value>,
+    workflows: &[String],
+) -> ServiceSpec {
     wanted.push(table.value("calls").unwrap_or_else(|| Value::Array(Vec::new())));
+    let cores = table.whole("cores", 1, 1, 65_535);
+    let replicas = table.whole("replicas", 1, 1, 10_000) as u32;
+    let time = read_time(table);
+    let service = |mean: Span| Service { dist: time.dist.clone(), mean };
+    let times = spans_of(table, "times", workflows);
+    let holds = spans_of(table, "holds", workflows);
     let spec = ServiceSpec {
         name: name.to_owned(),
-        replicas: table.whole("replicas", 1, 1, 10_000) as u32,
-        cores: table.whole("cores", 1, 1, 65_535) as u32,
-        time: read_time(table),
+        replicas,
+        cores: cores as u32,
+        threads: table.whole("threads", cores, cores, 1 << 20) as u32,
+        time_of: times.into_iter().map(|(name, mean)| (name, service(mean))).collect(),
+        hold_of: holds.into_iter().map(|(name, mean)| (name, service(mean))).collect(),
+        partition_of: read_partitions(table, replicas, workflows),
+        blocking: table.flag("blocking", false),
+        after_of: spans_of(table, "afters", workflows),
+        time: time.clone(),
         cache: read_cache(table),
         after: table.span("after", Span::ZERO),
         messages: read_messages(table),
@@ -221,6 +259,52 @@ fn read_service(name: &str, table: &mut Reader<'_>, wanted: &mut Vec<Value>) -> 
         }
     }
     spec
+}
+
+/// Number of the workflow called `name`.
+fn workflow_of(table: &mut Reader<'_>, name: &str, workflows: &[String]) -> Option<Workflow> {
+    let place = workflows.iter().position(|known| known == name);
+    if place.is_none() {
+        table.note(name, "is not one of the workflows");
+    }
+    place.map(|place| Workflow(place as u16))
+}
+
+/// A table of times by workflow.
+fn spans_of(table: &mut Reader<'_>, key: &str, workflows: &[String]) -> Vec<(Workflow, Span)> {
+    let mut spans = Vec::new();
+    table.table(key, |table| {
+        for name in table.keys() {
+            let span = table.span(&name, Span::ZERO);
+            spans.extend(workflow_of(table, &name, workflows).map(|workflow| (workflow, span)));
+        }
+    });
+    spans
+}
+
+/// `{ a = [0, 2] }`: requests of a go to two replicas, the first of which is 0.
+fn read_partitions(
+    table: &mut Reader<'_>,
+    replicas: u32,
+    workflows: &[String],
+) -> Vec<(Workflow, std::ops::Range<u32>)> {
+    let mut partitions = Vec::new();
+    table.table("partitions", |table| {
+        for name in table.keys() {
+            match table.numbers(&name)[..] {
+                [first, count] if count >= 1.0 && first + count <= f64::from(replicas) => {
+                    let part = first as u32..(first + count) as u32;
+                    let workflow = workflow_of(table, &name, workflows);
+                    partitions.extend(workflow.map(|workflow| (workflow, part)));
+                }
+                _ => table.note(
+                    &name,
+                    &format!("is not allowed: the first replica and how many, of {replicas}"),
+                ),
+            }
+        }
+    });
+    partitions
 }
 
 fn read_time(table: &mut Reader<'_>) -> Service {
@@ -271,22 +355,22 @@ fn read_messages(table: &mut Reader<'_>) -> MessageCost {
 
 type CallsOf = Vec<(Workflow, Calls)>;
 
-/// `["a", ["b", "c"]]`: first a, then b and c at the same time; or a table of such lists by
-/// workflow.
+/// `["a", ["b", "20 c"]]`: first a, then b and twenty times c at the same time; `"c/0"` is the first
+/// replica of c; or a table of such lists by workflow.
 fn read_calls(
     root: &mut Reader<'_>,
     service: &str,
     value: &Value,
     workflows: &[String],
-    number: &impl Fn(&str) -> Option<usize>,
+    target: &impl Fn(&str) -> Option<Target>,
 ) -> (Calls, CallsOf) {
     let path = format!("services.{service}.calls");
     let Value::Table(by_workflow) = value else {
-        return (read_stages(root, &path, value, number), CallsOf::new());
+        return (read_stages(root, &path, value, target), CallsOf::new());
     };
     let mut calls_of = CallsOf::new();
     for (name, value) in by_workflow {
-        let stages = read_stages(root, &path, value, number);
+        let stages = read_stages(root, &path, value, target);
         match workflows.iter().position(|known| known == name) {
             Some(place) => calls_of.push((Workflow(place as u16), stages)),
             None => root.note(
@@ -302,7 +386,7 @@ fn read_stages(
     root: &mut Reader<'_>,
     path: &str,
     value: &Value,
-    number: &impl Fn(&str) -> Option<usize>,
+    target: &impl Fn(&str) -> Option<Target>,
 ) -> Calls {
     let Value::Array(stages) = value else {
         root.note(path, "is not a list of services");
@@ -314,8 +398,10 @@ fn read_stages(
         let names = if let Value::Array(names) = stage { names.as_slice() } else { one };
         let mut callees = Vec::new();
         for name in names {
-            match name.as_str().and_then(number) {
-                Some(callee) => callees.push(callee),
+            // "20 leaf" are twenty calls of the leaf.
+            let (times, name_only) = times(name.as_str().unwrap_or(""));
+            match target(name_only) {
+                Some(callee) => callees.extend(std::iter::repeat_n(callee, times)),
                 None => root.note(path, &format!("has {name}, which is not one of the services")),
             }
         }
@@ -324,6 +410,12 @@ fn read_stages(
         }
     }
     calls
+}
+
+/// `"20 leaf"` is twenty times the leaf.
+fn times(text: &str) -> (usize, &str) {
+    let parsed = text.split_once(' ').and_then(|(count, name)| Some((count.parse().ok()?, name)));
+    parsed.filter(|(count, _)| (1..=100_000).contains(count)).unwrap_or((1, text))
 }
 
 fn read_network(table: &mut Reader<'_>) -> NetworkSpec {
@@ -362,6 +454,7 @@ impl Default for Work {
                 cost: CostByRank::Independent,
                 mix: vec![(Workflow::NONE, 1.0)],
                 deadline: None,
+                deadline_of: Vec::new(),
             },
             names: vec![String::new()],
             ignoring: 0.0,
@@ -401,12 +494,56 @@ fn read_workload(table: &mut Reader<'_>, folder: &Path) -> Work {
             cost,
             mix,
             deadline: table.some_span("deadline"),
+            deadline_of: spans_of(table, "deadlines", &names),
         },
         names,
         ignoring: table.number("ignoring", 0.0, 0.0, 1.0),
         timeout: table.some_span("timeout"),
         steps,
     }
+}
+
+/// Groups of callers, each with a workflow and arrivals of its own; their names join those of the mix.
+fn read_tenants(root: &mut Reader<'_>, work: &mut Work) -> Vec<Tenant> {
+    let mut tenants: Vec<Tenant> = Vec::new();
+    let names = &mut work.names;
+    root.tables("tenants", |table| {
+        let name = table.text("workflow", "");
+        let place = names.iter().position(|known| *known == name).unwrap_or(names.len());
+        if place == names.len() {
+            names.push(name);
+        }
+        let from = Instant::ZERO + table.span("from", Span::ZERO);
+        let arrivals = match table.choice("arrivals", &["poisson", "periodic", "closed"]) {
+            1 => Arrivals::Periodic,
+            2 => Arrivals::Closed {
+                outstanding: 1,
+                think: table.span("think", Span::from_millis(1)).max(Span::from_micros(1)),
+            },
+            _ => Arrivals::Poisson,
+        };
+        let mut profile = Profile::constant(0.0);
+        profile.then(from, table.number("rate", 1.0, 0.0, 1e9), Span::ZERO);
+        tenants.push(Tenant {
+            callers: table.whole("callers", 1, 1, 1_000_000) as u32,
+            spec: WorkloadSpec {
+                arrivals,
+                profile,
+                ranks: Ranks::Uniform,
+                cost: CostByRank::Independent,
+                mix: vec![(Workflow(place as u16), 1.0)],
+                deadline: table.some_span("deadline"),
+                deadline_of: Vec::new(),
+            },
+            from,
+            until: Instant::ZERO + table.span("until", Span::MAX),
+        });
+    });
+    if !tenants.is_empty() {
+        let part = 1.0 / tenants.len() as f64;
+        work.spec.mix = tenants.iter().map(|tenant| (tenant.spec.mix[0].0, part)).collect();
+    }
+    tenants
 }
 
 type Mix = Vec<(Workflow, f64)>;
@@ -540,6 +677,15 @@ fn read_fault(table: &mut Reader<'_>, cores: u32) -> FaultKind {
 
 // === policies ===
 
+/// What a policy of a plan says.
+struct Policy {
+    /// By service.
+    gates: Vec<GateConfig>,
+    caller: CallerConfig,
+    /// Whether requests carry their deadline.
+    deadlines: bool,
+}
+
 /// The blocks of the policy that runs, by service; all policies are checked.
 fn read_policies(
     root: &mut Reader<'_>,
@@ -547,7 +693,7 @@ fn read_policies(
     topology: &Topology,
     slo: Span,
     rtt: Span,
-) -> (Vec<GateConfig>, CallerConfig) {
+) -> Policy {
     let mut chosen = None;
     let empty = || Value::Table(Table::new());
     let base = ["gate", "caller"].map(|key| root.value(key).unwrap_or_else(empty));
@@ -572,7 +718,8 @@ fn read_policies(
         });
         let (throttle, retry) = (ThrottleConfig::Open, RetryConfig::default());
         let retry = RetryConfig { attempts: 1, ..retry };
-        (gates.collect(), CallerConfig { throttle, retry, ..CallerConfig::default() })
+        let caller = CallerConfig { throttle, retry, ..CallerConfig::default() };
+        Policy { gates: gates.collect(), caller, deadlines: true }
     })
 }
 
@@ -583,7 +730,8 @@ fn read_policy(
     topology: &Topology,
     slo: Span,
     rtt: Span,
-) -> (Vec<GateConfig>, CallerConfig) {
+) -> Policy {
+    let deadlines = block.flag("deadlines", true);
     let mut merged = |key, base: &Value| {
         let mut value = block.value(key).unwrap_or_else(|| Value::Table(Table::new()));
         if let (Value::Table(own), Value::Table(base)) = (&mut value, base) {
@@ -598,7 +746,7 @@ fn read_policy(
         if let Value::Table(gate) = &mut gate {
             let mut slots = Table::new();
             slots.insert("slots".to_owned(), Value::String("fixed".to_owned()));
-            slots.insert("count".to_owned(), Value::Integer(i64::from(service.cores)));
+            slots.insert("count".to_owned(), Value::Integer(i64::from(service.threads)));
             gate.entry("slots").or_insert(Value::Table(slots));
         }
         let gate = GateConfig::deserialize(gate).unwrap_or_else(|error| {
@@ -614,7 +762,7 @@ fn read_policy(
         CallerConfig::default()
     });
     note_all(block, "caller", caller.check());
-    (gates, caller)
+    Policy { gates, caller, deadlines }
 }
 
 fn note_all(block: &mut Reader<'_>, name: &str, result: Result<(), ConfigError>) {

@@ -175,12 +175,13 @@ impl<'a> Reader<'a> {
         numbers
     }
 
+    /// Yes or no.
     pub(crate) fn flag(&mut self, key: &str, default: bool) -> bool {
         match self.value(key) {
             None => default,
             Some(Value::Boolean(value)) => value,
             Some(other) => {
-                self.note(key, &format!("= {other} is not true or false"));
+                self.note(key, &format!("= {other} is not allowed: true or false"));
                 default
             }
         }

@@ -99,6 +99,9 @@ impl Row {
             // Nobody retries here: what is refused is lost, as in Breakwater §5.1.
             attempts: Default::default(),
             workflows: Vec::new(),
+            flows: Vec::new(),
+            lnd: None,
+            rates: Vec::new(),
             services: Vec::new(),
             obeying: None,
             window: None,

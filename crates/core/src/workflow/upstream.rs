@@ -1,0 +1,99 @@
+//! Demand by caller: a rate is handed to callers in proportion to what each wants (Wisp §4.1.1).
+
+use std::collections::BTreeMap;
+
+use super::smooth::Smooth;
+use crate::context::{CallerId, Workflow};
+
+/// Pairs of workflow and caller remembered; beyond that newcomers share the entry of the unknown.
+/// At 64 bytes each that is a quarter of a megabyte.
+const PAIRS: usize = 4096;
+
+/// What each caller wants of each workflow.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Upstream {
+    /// Ordered by workflow first, so that a workflow's callers are neighbours.
+    pairs: BTreeMap<(Workflow, CallerId), Demand>,
+    /// Sum over callers, as of the last period.
+    totals: BTreeMap<Workflow, f64>,
+}
+
+/// What one caller wants: what it sent, and what still waits there. What it sent alone would be what it was
+/// granted before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Demand {
+    rate: Smooth,
+    /// Waited at the caller when it last said so.
+    waiting: u32,
+}
+
+impl Upstream {
+    /// A caller has sent a request of `workflow`, and so many wait there.
+    pub(super) fn add(&mut self, workflow: Workflow, caller: CallerId, waiting: u32) {
+        let mut key = (workflow, caller);
+        if self.pairs.len() >= PAIRS && !self.pairs.contains_key(&key) {
+            key.1 = CallerId::UNKNOWN;
+        }
+        let demand = self.pairs.entry(key).or_default();
+        demand.rate.add(1.0);
+        demand.waiting = waiting;
+    }
+
+    /// A period of `seconds` ends. Who has wanted nothing for long is forgotten.
+    pub(super) fn close(&mut self, seconds: f64) {
+        self.totals.clear();
+        for ((workflow, _), demand) in &mut self.pairs {
+            demand.rate.add(f64::from(std::mem::take(&mut demand.waiting)));
+            demand.rate.close(seconds);
+            *self.totals.entry(*workflow).or_default() += demand.rate.rate();
+        }
+        self.pairs.retain(|_, demand| demand.rate.rate() > 0.0);
+    }
+
+    /// The part of a workflow's rate that is `caller`'s, 0 to 1. Who has not been seen for a whole period
+    /// yet gets the part of an average caller.
+    pub(super) fn share(&self, workflow: Workflow, caller: CallerId) -> f64 {
+        let total = self.totals.get(&workflow).copied().unwrap_or(0.0);
+        let own = self.pairs.get(&(workflow, caller)).map_or(0.0, |demand| demand.rate.rate());
+        if own > 0.0 && total > 0.0 {
+            return own / total;
+        }
+        let callers = (workflow, CallerId(0))..=(workflow, CallerId(u64::MAX));
+        1.0 / self.pairs.range(callers).count().max(1) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const W: Workflow = Workflow(1);
+
+    #[test]
+    fn shares_follow_demand_and_sum_to_one() {
+        let mut upstream = Upstream::default();
+        for _ in 0..20 {
+            // The second sends less, but three times as many wait there.
+            for (caller, sent, waiting) in [(1, 20, 0), (2, 15, 45)] {
+                (0..sent).for_each(|_| upstream.add(W, CallerId(caller), waiting));
+            }
+            upstream.close(0.1);
+        }
+        assert!((upstream.share(W, CallerId(1)) - 0.25).abs() < 1e-9);
+        assert!((upstream.share(W, CallerId(2)) - 0.75).abs() < 1e-9);
+        upstream.add(W, CallerId(3), 0);
+        assert!((upstream.share(W, CallerId(3)) - 1.0 / 3.0).abs() < 1e-9, "a newcomer");
+    }
+
+    #[test]
+    fn the_table_is_bounded() {
+        let mut upstream = Upstream::default();
+        for caller in 1..10_000 {
+            upstream.add(W, CallerId(caller), 0);
+        }
+        assert!(upstream.pairs.len() <= PAIRS + 1);
+        upstream.close(0.1);
+        let shares: f64 = upstream.pairs.keys().map(|(_, caller)| upstream.share(W, *caller)).sum();
+        assert!((shares - 1.0).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,84 @@
+//! Wisp's Figure 7: one tenant sends more than its share, another in bursts, and neither is felt by the rest.
+
+use tidegate_core::Span;
+
+use super::chart::{Axis, Chart, Panel};
+use super::claim::{Claim, Unit};
+use super::lab::{Lab, Runs, Source};
+use super::wisp::{answered, flow, only, over_time};
+use super::{Figure, Outcome};
+
+pub(super) const FIGURE: Figure = Figure {
+    name: "wisp-7",
+    title: "An aggressive and a bursty tenant beside five quiet ones",
+    source: "Wisp §6, Figure 7",
+    make,
+};
+
+const PLAN: Source =
+    Source { name: "wisp-isolation", text: include_str!("../../../../plans/wisp-isolation.toml") };
+const QUIET: [&str; 5] = ["a", "b", "c", "d", "e"];
+
+fn make(lab: &Lab<'_>) -> Outcome {
+    let duration = if lab.quick { "60s" } else { "110s" };
+    let runs =
+        lab.run_series(PLAN, &[format!("duration={duration}")], Some(Span::from_millis(1000)));
+    Outcome {
+        misses: Vec::new(),
+        claims: claims(&runs),
+        charts: vec![chart(&runs)],
+        notes: Vec::new(),
+    }
+}
+
+fn claims(runs: &Runs) -> Vec<Claim> {
+    let share = Unit::Percent;
+    let run = |policy| only(runs, policy);
+    let quiet = |policy| answered(run(policy), &QUIET);
+    let lost = |policy| 1.0 - answered(run(policy), &["g"]);
+    let mean = |policy| flow(run(policy), "a").mean_ms;
+    vec![
+        Claim::at_most(
+            "timeouts only: answered of A–D",
+            share,
+            answered(run("timeouts"), &QUIET[..4]),
+            0.5,
+        )
+        .paper("collapse"),
+        Claim::at_least("rates: answered of A–E", share, quiet("rc"), 0.98).paper("unaffected"),
+        Claim::at_least("rates and turns: answered of A–E", share, quiet("fq-rc"), 0.98)
+            .paper("unaffected"),
+        Claim::at_most(
+            "rates and turns: answered of F",
+            share,
+            answered(run("fq-rc"), &["f"]),
+            0.6,
+        )
+        .paper("throttled"),
+        Claim::at_least("rates alone: lost of G", share, lost("rc"), 0.1).paper("12 %"),
+        Claim::at_most("rates and turns: lost of G", share, lost("fq-rc"), 0.05).paper("none"),
+        Claim::at_most(
+            "mean latency of A, turns ÷ rates alone",
+            Unit::Times,
+            mean("fq-rc") / mean("rc"),
+            0.5,
+        ),
+    ]
+}
+
+fn chart(runs: &Runs) -> Chart {
+    let panel = |policy: &str, title: &str| Panel {
+        title: title.to_owned(),
+        x: Axis::linear("seconds (F begins at 15)"),
+        y: Axis::linear("answers per second").up_to(200.0),
+        lines: ["a", "e", "f"].map(|name| over_time(only(runs, policy), name, |row| row.0)).into(),
+    };
+    Chart {
+        title: FIGURE.title.to_owned(),
+        panels: vec![
+            panel("timeouts", "timeouts only"),
+            panel("rc", "rates"),
+            panel("fq-rc", "rates and fair turns"),
+        ],
+    }
+}
