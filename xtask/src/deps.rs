@@ -24,19 +24,28 @@ const LICENCES: &[&str] = &[
 
 /// Crates that may come in several versions, with the reason and when it ends.
 const DUPLICATES: &[(&str, &str)] = &[
+    ("base64", "tonic in an example, and rcgen, which makes certificates for tests, differ"),
+    ("bitflags", NAMED),
     ("darling", BUILD),
     ("darling_core", BUILD),
     ("darling_macro", BUILD),
+    ("foldhash", "comes with hashbrown"),
+    ("getrandom", "ring has an older one than tempfile, with which an example's code is generated"),
     (
         "hashbrown",
         "petgraph, with which an example's code is generated, and governor, a peer in a bench, have older ones",
     ),
+    ("indexmap", NAMED),
+    ("schemars", NAMED),
     ("syn", BUILD),
 ];
 
 /// Only for the build of the dashboard, never in what is shipped.
 const BUILD: &str = "plotly, which carries the dashboard's charts, and serde_with, which it uses, derive with \
                      different versions; ends when plotly follows";
+
+/// Not even built.
+const NAMED: &str = "resolved by cargo for features of serde_with that nobody asks for";
 
 /// All that the core may depend on: everybody who uses it gets these too.
 const CORE: &[&str] = &["serde", "toml"];

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
 /// A bound on a test that hangs, not a measurement.
@@ -39,6 +39,63 @@ fn sidecar() -> (Child, String) {
     (child, address)
 }
 
+/// What a terminal would show: the few orders that `top` gives are text and movements.
+struct Screen {
+    cells: Vec<Vec<char>>,
+    at: (usize, usize),
+    /// The beginning of an order, or of a character, whose rest is still to come.
+    rest: Vec<u8>,
+}
+
+impl Screen {
+    fn new() -> Self {
+        Self { cells: vec![vec![' '; 160]; 40], at: (0, 0), rest: Vec::new() }
+    }
+
+    fn text(&self) -> String {
+        self.cells.iter().map(|line| line.iter().collect::<String>() + "\n").collect()
+    }
+
+    fn read(&mut self, bytes: &[u8]) {
+        self.rest.extend_from_slice(bytes);
+        let text = String::from_utf8_lossy(&self.rest).into_owned();
+        let mut left = text.as_str();
+        while let Some(first) = left.chars().next() {
+            let length = match left.strip_prefix("\u{1b}[") {
+                Some(order) => {
+                    let Some(end) = order.find(|c: char| c.is_ascii_alphabetic()) else { break };
+                    self.obey(&order[..end], order.as_bytes()[end]);
+                    end + 3
+                }
+                None if first == '\u{1b}' && left.len() < 2 => break,
+                None if first == '\u{1b}' => 2,
+                None => {
+                    self.put(first);
+                    first.len_utf8()
+                }
+            };
+            left = &left[length.min(left.len())..];
+        }
+        self.rest = left.as_bytes().to_vec();
+    }
+
+    fn obey(&mut self, numbers: &str, order: u8) {
+        let mut numbers = numbers.split(';').map(|n| n.parse::<usize>().unwrap_or(1));
+        let mut next = || numbers.next().unwrap_or(1).saturating_sub(1);
+        if order == b'H' {
+            self.at = (next(), next());
+        }
+    }
+
+    fn put(&mut self, c: char) {
+        let (line, column) = self.at;
+        if let Some(cell) = self.cells.get_mut(line).and_then(|line| line.get_mut(column)) {
+            *cell = c;
+        }
+        self.at.1 += 1;
+    }
+}
+
 #[test]
 fn it_shows_several_sidecars_and_ends_with_q() {
     let (mut first, one) = sidecar();
@@ -61,11 +118,13 @@ fn it_shows_several_sidecars_and_ends_with_q() {
             }
         }
     });
-    let mut seen = String::new();
+    let mut seen = Screen::new();
     let wanted = ["tidegate top", "served/s", &one, &two, "tide", "100 %", "no answer"];
-    while !wanted.iter().all(|part| seen.contains(part)) {
-        let piece = screen.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("only: {seen:?}"));
-        seen += &String::from_utf8_lossy(&piece);
+    let end = Instant::now() + PATIENCE;
+    while !wanted.iter().all(|part| seen.text().contains(part)) {
+        let piece = screen.recv_timeout(PATIENCE).unwrap_or_default();
+        assert!(!piece.is_empty() && Instant::now() < end, "only:\n{}", seen.text());
+        seen.read(&piece);
     }
     terminal.stdin.as_mut().expect("piped").write_all(b"q").expect("it reads keys");
     let ended = terminal.wait().expect("it ends");
