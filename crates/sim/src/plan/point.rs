@@ -18,11 +18,9 @@ use toml::{Table, Value};
 use super::reader::{Problems, Reader};
 use super::services::{read_topology, spans_of};
 use super::{Point, replay, underlay};
-use crate::dist::{Dist, Service};
 use crate::fault::{Fault, FaultKind};
 use crate::network::NetworkSpec;
-use crate::node::{CacheSpec, MessageCost};
-use crate::topology::{Calls, ServiceSpec, Target, Topology};
+use crate::topology::Topology;
 use crate::workload::{Arrivals, CostByRank, Profile, Ranks, Tenant, WorkloadSpec};
 use crate::world::Scenario;
 

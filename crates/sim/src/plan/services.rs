@@ -1,9 +1,9 @@
 //! Services of a plan and who calls whom.
 
 use tidegate_core::{Span, Workflow};
-use toml::Value;
+use toml::{Table, Value};
 
-use super::reader::Reader;
+use super::reader::{Problems, Reader};
 use crate::dist::{Dist, Service};
 use crate::node::{CacheSpec, MessageCost};
 use crate::topology::{Calls, ServiceSpec, Target, Topology};
@@ -116,7 +116,11 @@ fn workflow_of(table: &mut Reader<'_>, name: &str, workflows: &[String]) -> Opti
 }
 
 /// A table of times by workflow.
-pub(super) fn spans_of(table: &mut Reader<'_>, key: &str, workflows: &[String]) -> Vec<(Workflow, Span)> {
+pub(super) fn spans_of(
+    table: &mut Reader<'_>,
+    key: &str,
+    workflows: &[String],
+) -> Vec<(Workflow, Span)> {
     let mut spans = Vec::new();
     table.table(key, |table| {
         for name in table.keys() {
@@ -262,4 +266,3 @@ fn times(text: &str) -> (usize, &str) {
     let parsed = text.split_once(' ').and_then(|(count, name)| Some((count.parse().ok()?, name)));
     parsed.filter(|(count, _)| (1..=100_000).contains(count)).unwrap_or((1, text))
 }
-
