@@ -79,7 +79,6 @@ fn make(lab: &Lab<'_>) -> Outcome {
     });
     let shifts = each(lab, &[false, true], |paper| shifting(*paper, seed).run().rates);
     Outcome {
-        misses: Vec::new(),
         claims: claims(&runs, &shifts),
         charts: vec![chart(&runs, &shifts)],
         notes: Vec::new(),
