@@ -37,6 +37,7 @@
 mod point;
 mod reader;
 mod replay;
+mod tenants;
 
 use std::fmt;
 use std::path::Path;
