@@ -38,6 +38,7 @@ mod point;
 mod reader;
 mod replay;
 mod services;
+mod tenants;
 
 use std::fmt;
 use std::path::Path;

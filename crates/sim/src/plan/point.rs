@@ -17,11 +17,12 @@ use toml::{Table, Value};
 
 use super::reader::{Problems, Reader};
 use super::services::{read_topology, spans_of};
+use super::tenants::read_tenants;
 use super::{Point, replay, underlay};
 use crate::fault::{Fault, FaultKind};
 use crate::network::NetworkSpec;
 use crate::topology::Topology;
-use crate::workload::{Arrivals, CostByRank, Profile, Ranks, Tenant, WorkloadSpec};
+use crate::workload::{Arrivals, CostByRank, Profile, Ranks, WorkloadSpec};
 use crate::world::Scenario;
 
 /// The policy that needs no block: the yardstick.
@@ -43,7 +44,7 @@ pub(super) fn read(
     root.table("network", |table| network = read_network(table));
     let mut work = Work::default();
     root.table("workload", |table| work = read_workload(table, folder));
-    let tenants = read_tenants(&mut root, &mut work);
+    let tenants = read_tenants(&mut root, &mut work.names, &mut work.spec);
     if !tenants.is_empty() {
         callers = tenants.iter().map(|tenant| tenant.callers).sum();
     }
@@ -243,49 +244,6 @@ fn read_workload(table: &mut Reader<'_>, folder: &Path) -> Work {
         timeout: table.some_span("timeout"),
         steps,
     }
-}
-
-/// Groups of callers, each with a workflow and arrivals of its own; their names join those of the mix.
-fn read_tenants(root: &mut Reader<'_>, work: &mut Work) -> Vec<Tenant> {
-    let mut tenants: Vec<Tenant> = Vec::new();
-    let names = &mut work.names;
-    root.tables("tenants", |table| {
-        let name = table.text("workflow", "");
-        let place = names.iter().position(|known| *known == name).unwrap_or(names.len());
-        if place == names.len() {
-            names.push(name);
-        }
-        let from = Instant::ZERO + table.span("from", Span::ZERO);
-        let arrivals = match table.choice("arrivals", &["poisson", "periodic", "closed"]) {
-            1 => Arrivals::Periodic,
-            2 => Arrivals::Closed {
-                outstanding: 1,
-                think: table.span("think", Span::from_millis(1)).max(Span::from_micros(1)),
-            },
-            _ => Arrivals::Poisson,
-        };
-        let mut profile = Profile::constant(0.0);
-        profile.then(from, table.number("rate", 1.0, 0.0, 1e9), Span::ZERO);
-        tenants.push(Tenant {
-            callers: table.whole("callers", 1, 1, 1_000_000) as u32,
-            spec: WorkloadSpec {
-                arrivals,
-                profile,
-                ranks: Ranks::Uniform,
-                cost: CostByRank::Independent,
-                mix: vec![(Workflow(place as u16), 1.0)],
-                deadline: table.some_span("deadline"),
-                deadline_of: Vec::new(),
-            },
-            from,
-            until: Instant::ZERO + table.span("until", Span::MAX),
-        });
-    });
-    if !tenants.is_empty() {
-        let part = 1.0 / tenants.len() as f64;
-        work.spec.mix = tenants.iter().map(|tenant| (tenant.spec.mix[0].0, part)).collect();
-    }
-    tenants
 }
 
 type Mix = Vec<(Workflow, f64)>;
