@@ -102,8 +102,8 @@ const HEARD_LEAST: f64 = 0.2;
 const IDLE: f64 = 0.25;
 /// How often at most the step by which more is tried doubles: from 1 % to 64 %.
 const IDLE_MOST: f64 = 6.0;
-/// How much wider the band is where callers answer within the target delay.
-const BAND_QUICK: f64 = 4.0;
+/// Most that is let in beyond the capacity.
+const SURPLUS_MOST: f64 = 0.25;
 /// Messages for the price of a request, when silent callers are told of a relaxed cursor: it is sent
 /// and received, not served.
 const MESSAGES_PER_REQUEST: f64 = 3.0;
@@ -207,8 +207,9 @@ impl Tide {
         if self.last == Cursor::OPEN && pressure < self.config.engage {
             (self.free, self.lump) = (Cursor::OPEN, false);
         } else {
-            let free = self.capacity * (1.0 - self.band());
-            self.last = self.offered.cut(self.capacity, Lump::Within);
+            let aim = self.capacity * (1.0 + self.surplus());
+            let free = aim * self.config.free;
+            self.last = self.offered.cut(aim, Lump::Within);
             // What cannot be cut is left to credits: with all demand on one rank this is Breakwater.
             self.free = match self.last {
                 Cursor::OPEN => Cursor::OPEN,
@@ -250,11 +251,12 @@ impl Tide {
         elapsed.ratio(self.between).min(1.0)
     }
 
-    /// The part of the capacity that is left to credits. Credits steer well only where they are used
-    /// before the queue has wandered off: the band is wide for a few busy callers, narrow for many.
-    fn band(&self) -> f64 {
-        let quick = self.derived.target.ratio(self.between).min(1.0);
-        ((1.0 - self.config.free) * (1.0 + BAND_QUICK * quick)).min(1.0)
+    /// How much more than the capacity is let in. What is offered just what it can serve wanders at
+    /// random between empty and full, and of a queue with room for K requests it is empty for 1/K of
+    /// the time: that much more keeps a short queue busy, at the price of as many refusals.
+    fn surplus(&self) -> f64 {
+        let room = self.capacity * self.derived.drop.as_nanos() as f64;
+        (self.offered.mean_cost() / room.max(1.0)).min(SURPLUS_MOST)
     }
 
     /// Step 7: how long our word holds, and who must hear of a relaxed cursor.

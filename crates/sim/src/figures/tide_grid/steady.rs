@@ -155,7 +155,7 @@ fn of_others(runs: &Runs, others: &Runs) -> Vec<Goal> {
     let what = "overload: p99 ÷ the larger of breakwater's and 0.8 SLO";
     let mut tail = Goal::at_most(what, Unit::Times, 1.0).open();
     let what = "overload, ≤ 100 µs: dropped ÷ the larger of breakwater's and 1 %";
-    let mut drops = Goal::at_most(what, Unit::Times, 1.0);
+    let mut drops = Goal::at_most(what, Unit::Times, 1.0).open();
     for run in runs.of("tide") {
         let same = |other: &&Report| other.point == run.point;
         let rivals = others.0.iter().chain(runs.of("breakwater")).filter(same);
