@@ -188,7 +188,7 @@ fn a_sidecar_that_cannot_start_says_why() {
     for (flags, part) in [
         (&["--enforce", "110%"][..], "0% to 100%"),
         (&["--enforce", "10%", "--observe"], "cannot be used with"),
-        (&["--log", "xml"], "text or json"),
+        (&["--log", "xml"], "text, json or none"),
         (&["--admin-token-file", "no/such/file"], "no/such/file"),
     ] {
         let start = ["proxy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];

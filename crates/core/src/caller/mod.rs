@@ -192,6 +192,10 @@ impl Caller {
         if context.deadline <= now && !self.config.soft_deadlines {
             return Err(expired(now, context));
         }
+        // An endpoint that was left out may be back, which nothing tells; who waits comes first.
+        if self.config.breaker.is_some() || self.config.ejection.is_some() {
+            self.reroute_held(now);
+        }
         match self.route(now, context, None) {
             Route::Send(endpoint) => {
                 let id = self.insert(now, context, State::Sent { endpoint });

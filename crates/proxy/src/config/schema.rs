@@ -55,10 +55,27 @@ impl File {
     pub fn schema() -> Value {
         let full = Self::parse(FULL).map(|file| as_json(&file)).unwrap_or_default();
         let mut schema = describe("", &full, &as_json(&Self::default()));
+        for (of, name, block) in open_blocks() {
+            schema["properties"][of]["properties"][name] = block;
+        }
         schema["$schema"] = "https://json-schema.org/draft/2020-12/schema".into();
         schema["title"] = "Tidegate configuration".into();
         schema
     }
+}
+
+/// Blocks that are absent unless asked for and have many forms: the schema says that they may be there,
+/// `tidegate check` what may be in them.
+fn open_blocks() -> [(&'static str, &'static str, Value); 5] {
+    let (limit, any) =
+        (json!({ "type": "object", "required": ["limit"] }), json!({ "type": "object" }));
+    [
+        ("gate", "limits", json!({ "type": "array", "items": limit })),
+        ("gate", "workflow", any.clone()),
+        ("caller", "breaker", any.clone()),
+        ("caller", "ejection", any.clone()),
+        ("caller", "hedge", any),
+    ]
 }
 
 fn as_json(file: &File) -> Value {
