@@ -451,7 +451,7 @@ mod tests {
         let sideline = sideline(0);
         sideline.shadow(Instant::ZERO, &gate_defaults()).expect("valid");
         let (sent, refused) = play(&sideline, false);
-        assert!(refused > sent / 3, "{refused} of {sent}");
+        assert!(refused > sent / 4, "{refused} of {sent}");
         let report = sideline.report(at(4_000_000));
         assert_eq!((report["arrivals"].as_u64(), report["differ"].as_u64()), (Some(sent), Some(0)));
         assert_eq!(report["same"], report["arrivals"]);

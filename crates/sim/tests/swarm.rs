@@ -116,7 +116,8 @@ proptest! {
         prop_assert!(report.requests > 0);
         if QUICK.contains(&policy.as_str()) {
             let success = report.goodput_rps / report.offered_rps;
-            prop_assert!(success > 0.8, "{policy} {sets:?}: {success}");
+            // Bursts of 1.5 times the capacity leave some 0.8; who does not recover has less than half.
+            prop_assert!(success > 0.6, "{policy} {sets:?}: {success}");
         }
     }
 }
