@@ -9,7 +9,7 @@
 //!   brought its last byte.
 //! - **It is wall-clock time.** [`Stamps`] converts it by an offset that it measures now and then,
 //!   between two readings of the clock that deadlines are kept in.
-//! - **The wall clock steps.** A stamp from the future, or from longer ago than [`OLDEST`], counts as
+//! - **The wall clock steps.** A stamp from the future, or from longer ago than `OLDEST`, counts as
 //!   no time waited, and the offset is measured anew.
 //! - **It comes with a read.** For sockets that are ready and not read yet, a driver has to count from
 //!   the moment it learned that they are.
