@@ -116,7 +116,7 @@ proptest! {
         prop_assert!(report.requests > 0);
         if QUICK.contains(&policy.as_str()) {
             let success = report.goodput_rps / report.offered_rps;
-            // Bursts of 1.5 times the capacity leave some 0.8; who does not recover has less than half.
+            // The least seen is 0.775, with bursts at 1.55 times the capacity.
             prop_assert!(success > 0.6, "{policy} {sets:?}: {success}");
         }
     }
