@@ -195,6 +195,7 @@ impl Caller {
         // An endpoint that was left out may be back, which nothing tells; who waits comes first.
         if self.config.breaker.is_some() || self.config.ejection.is_some() {
             self.reroute_held(now);
+            self.report_demand();
         }
         match self.route(now, context, None) {
             Route::Send(endpoint) => {
