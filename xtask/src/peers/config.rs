@@ -122,7 +122,7 @@ fn haproxy(peer: Peer, at: SocketAddr, upstream: SocketAddr, h2: bool) -> String
         _ => ("", String::new()),
     };
     format!(
-        "global\n  nbthread 1\n  maxconn 20000\ndefaults\n  mode http\n  timeout connect 5s\n\
+        "global\n  nbthread 1\n  maxconn 8000\ndefaults\n  mode http\n  timeout connect 5s\n\
          timeout client 60s\n  timeout server 60s\n{queue}  option http-keep-alive\n\
          http-reuse always\nfrontend clients\n  bind {at}{proto} backlog 4096\n\
          default_backend service\nbackend service\n  server one {upstream}{server}\n"

@@ -121,7 +121,9 @@ pub(crate) struct Process {
 impl Process {
     /// Starts a server and waits until it answers at `at`.
     pub(crate) fn start(command: &mut Command, at: SocketAddr) -> Result<Self> {
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let said = scratch()?.join("server.log");
+        let log = fs::File::create(&said).map_err(|error| format!("{}: {error}", said.display()))?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let child = command.spawn().map_err(|error| format!("{command:?}: {error}"))?;
         let mut process = Self { child };
         for _ in 0..200 {
@@ -129,7 +131,8 @@ impl Process {
                 return Ok(process);
             }
             if let Ok(Some(status)) = process.child.try_wait() {
-                return Err(format!("{command:?} ended: {status}"));
+                let said = fs::read_to_string(said).unwrap_or_default();
+                return Err(format!("{command:?} ended: {status}\n{said}"));
             }
             std::thread::sleep(Duration::from_millis(50));
         }
