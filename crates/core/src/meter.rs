@@ -15,6 +15,15 @@ impl From<Span> for Cost {
     }
 }
 
+/// A cost in mean costs of its time, in units of 1/1024: how much of a queue a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Weight(pub(crate) u32);
+
+impl Weight {
+    /// Of a request that costs what requests do.
+    pub(crate) const ONE: Self = Self(1024);
+}
+
 /// Mean cost per workflow, learned from what finished.
 #[derive(Clone, Debug)]
 pub struct CostTable {
@@ -40,17 +49,22 @@ impl CostTable {
         own.or(self.all.get()).map_or(Self::FIRST_GUESS, |mean| Cost((mean as u64).max(1)))
     }
 
-    /// Learns from a finished request. True if this was the first, so that what was measured in
-    /// guesses before should be forgotten.
-    pub fn settle(&mut self, workflow: Workflow, cost: Cost) -> bool {
+    /// How much of a queue a request of this cost is.
+    pub(crate) fn weight(&self, cost: Cost) -> Weight {
+        let Some(mean) = self.all.get() else { return Weight::ONE };
+        // Bounds: a request weighs something, and a million mean ones are enough.
+        let weight = f64::from(Weight::ONE.0) * cost.0 as f64 / mean.max(1.0);
+        Weight(weight.clamp(1.0, 1e9) as u32)
+    }
+
+    /// Learns from a finished request.
+    pub fn settle(&mut self, workflow: Workflow, cost: Cost) {
         let index = usize::from(workflow.0).min(Workflows::LIMIT);
         if index >= self.workflows.len() {
             self.workflows.resize(index + 1, Ewma::new(Self::GAIN));
         }
-        let first = self.all.get().is_none();
         self.workflows[index].add(cost.0 as f64);
         self.all.add(cost.0 as f64);
-        first
     }
 }
 
@@ -68,9 +82,22 @@ mod tests {
     fn unknown_workflows_cost_what_all_cost() {
         let mut costs = CostTable::new();
         assert_eq!(costs.estimate(Workflow(3)), CostTable::FIRST_GUESS);
-        assert!(costs.settle(Workflow(3), Cost(500)));
-        assert!(!costs.settle(Workflow(3), Cost(500)));
+        costs.settle(Workflow(3), Cost(500));
         assert_eq!(costs.estimate(Workflow(3)), Cost(500));
         assert_eq!(costs.estimate(Workflow(9)), Cost(500));
+    }
+
+    /// The unit drifts; what is like the others weighs one all the same.
+    #[test]
+    fn a_weight_is_relative_to_the_mean_of_its_time() {
+        let mut costs = CostTable::new();
+        assert_eq!(costs.weight(costs.estimate(Workflow(3))), Weight::ONE);
+        for cost in [500, 4_000, 100_000] {
+            costs.settle(Workflow(3), Cost(cost));
+            assert!(costs.weight(costs.estimate(Workflow(3))).0.abs_diff(Weight::ONE.0) <= 2);
+        }
+        let double = Cost(costs.estimate(Workflow(3)).0 * 2);
+        assert!(costs.weight(double).0.abs_diff(2 * Weight::ONE.0) <= 2);
+        assert_eq!(costs.weight(Cost(0)), Weight(1));
     }
 }

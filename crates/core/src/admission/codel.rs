@@ -184,8 +184,9 @@ impl CodelConfig {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Bench, at, request};
+    use super::super::testing::{Bench, at};
     use super::*;
+    use crate::meter::Weight;
     use crate::rank::Rank;
 
     fn codel(form: CodelForm) -> AdmissionConfig {
@@ -231,7 +232,7 @@ mod tests {
         let mut bench = Bench::new(&codel(CodelForm::Timeout));
         bench.arrive(at(1_000_000), Rank::UNRANKED);
         // From here on something waits.
-        bench.backlog.on_enqueue(at(1_000_000), 0, at(1_000_000), request(at(0)).cost);
+        bench.backlog.on_enqueue(at(1_000_000), 0, at(1_000_000), Weight::ONE);
         for (arrived, delay, expected) in [
             (1_000, 99, false),
             (1_000, 101, true),

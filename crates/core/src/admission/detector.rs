@@ -218,7 +218,7 @@ impl DetectorConfig {
 mod tests {
     use super::super::testing::{at, request};
     use super::*;
-    use crate::meter::Cost;
+    use crate::meter::Weight;
 
     const CALM: Option<Reading> = Some(Reading { overloaded: false, load: Span::ZERO });
 
@@ -229,7 +229,7 @@ mod tests {
     /// One request that has waited since `arrived`.
     fn one_waits(arrived: Instant) -> Backlog {
         let mut backlog = Backlog::new(true);
-        backlog.on_enqueue(arrived, 0, arrived, Cost(1));
+        backlog.on_enqueue(arrived, 0, arrived, Weight::ONE);
         backlog
     }
 

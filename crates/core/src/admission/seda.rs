@@ -347,8 +347,9 @@ impl SedaConfig {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Bench, at, request};
+    use super::super::testing::{Bench, at};
     use super::*;
+    use crate::meter::Weight;
 
     const SECOND: u64 = 1_000_000;
 
@@ -396,7 +397,7 @@ mod tests {
         bench.arrive(at(SECOND / 2), Rank::UNRANKED);
         assert_eq!(bench.policy.next_wakeup(), Some(at(SECOND)));
         let mut stalled = bench.clone_at_rest();
-        stalled.backlog.on_enqueue(at(SECOND / 2), 0, at(SECOND / 2), request(at(0)).cost);
+        stalled.backlog.on_enqueue(at(SECOND / 2), 0, at(SECOND / 2), Weight::ONE);
         stalled.tell(at(3 * SECOND), |_, _, _| ());
         let cut = 100.0 / 1.2 / 1.2 / 1.2;
         assert!((stalled.policy.rate(Rank::UNRANKED) - cut).abs() < 1e-9);

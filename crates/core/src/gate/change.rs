@@ -88,21 +88,11 @@ impl Gate {
         self.unranked.clear();
         self.backlog = Backlog::new(needs.ages);
         for request in waiting {
-            self.backlog.on_enqueue(now, request.id.index(), request.arrived, request.cost);
+            let weight = self.costs.weight(request.cost);
+            self.backlog.on_enqueue(now, request.id.index(), request.arrived, weight);
             if let Some(ranks) = &mut self.ranks {
                 ranks.insert(request.id.index(), request.context.rank);
             }
         }
-    }
-
-    /// The first cost is known: what waits was counted by a guess until now.
-    pub(super) fn replace_guesses(&mut self) {
-        let mut queued = 0;
-        for (_, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.state == State::Waiting)
-        {
-            entry.request.cost = self.costs.estimate(entry.request.context.workflow);
-            queued += entry.request.cost.0;
-        }
-        self.backlog.recount(queued);
     }
 }

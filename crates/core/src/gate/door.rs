@@ -121,7 +121,8 @@ impl Gate {
     /// A request that was let in joins the schedule.
     pub(super) fn wait(&mut self, now: Instant, request: &Request) {
         self.schedule.push(now, request);
-        self.backlog.on_enqueue(now, request.id.index(), request.arrived, request.cost);
+        let weight = self.costs.weight(request.cost);
+        self.backlog.on_enqueue(now, request.id.index(), request.arrived, weight);
         if self.ranks.is_some() {
             self.unranked.push(request.id);
         }
@@ -216,7 +217,7 @@ impl Gate {
     }
 
     pub(super) fn dequeue(&mut self, now: Instant, request: &Request, started: bool) {
-        self.backlog.on_dequeue(now, request.id.index(), request.cost, started);
+        self.backlog.on_dequeue(now, request.id.index(), started);
         if let Some(ranks) = &mut self.ranks {
             ranks.remove(request.id.index());
         }

@@ -258,9 +258,7 @@ impl Gate {
             + if entry.state == State::Running { now.since(entry.started) } else { Span::ZERO };
         if outcome == Outcome::Serve {
             self.service.add(held.as_nanos() as f64);
-            if self.costs.settle(request.context.workflow, cost) {
-                self.replace_guesses();
-            }
+            self.costs.settle(request.context.workflow, cost);
         }
         if let Some(limits) = &mut self.limits {
             // Who gave up has not told what it cost: the estimate stands.
@@ -346,7 +344,8 @@ impl Gate {
         entry.request.enqueued = now;
         entry.request.context.progress = progress;
         self.schedule.push(now, &entry.request);
-        self.backlog.on_enqueue(now, id.index(), now, entry.request.cost);
+        let weight = self.costs.weight(entry.request.cost);
+        self.backlog.on_enqueue(now, id.index(), now, weight);
     }
 
     /// A downstream service has answered a call made for `workflow`. Its cursor goes up the path:

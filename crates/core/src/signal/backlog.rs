@@ -5,26 +5,30 @@
 //! overload. So the delay here does not depend on the order of service:
 //!
 //! ```text
-//! delay = max( queued cost ÷ drain rate , time since the last dequeue while something waits )
+//! delay = max( queued weight ÷ drain rate , time since the last dequeue while something waits )
 //!       + the delay of other stages, as the driver reports them
 //! ```
 //!
 //! The first part says how much waits, in time; the second rises even when nothing completes. The
 //! drain rate is measured only while the gate is *saturated*, that is while something waits and
-//! every slot is taken: cost started per unit of that time. At other times a start says nothing
+//! every slot is taken: weight started per unit of that time. At other times a start says nothing
 //! about how fast the service could go.
+//!
+//! A request's [`Weight`] is its estimated cost in mean costs of the moment, not the cost itself: where
+//! requests take long because something behind them stutters, the mean moves by a multiple within
+//! milliseconds, and a queue counted in today's unit by a rate in yesterday's would be off by as much.
 
 use serde::{Deserialize, Serialize};
 
 use crate::list::{Links, List};
-use crate::meter::Cost;
+use crate::meter::Weight;
 use crate::time::{Instant, Span};
 
 /// Which delay a policy steers by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DelaySignal {
-    /// Queued cost ÷ drain rate, and the time since the last dequeue: any order of service.
+    /// Queued weight ÷ drain rate, and the time since the last dequeue: any order of service.
     #[default]
     Drain,
     /// Age of the oldest waiting request, as in Breakwater §3.1: for `fifo` only.
@@ -43,18 +47,19 @@ const DRAIN_FEW_STARTS: u32 = 16;
 #[derive(Clone, Debug)]
 pub struct Backlog {
     waiting: usize,
-    /// Sum of the estimated cost of what waits.
+    /// The weight of what waits, by place, and its sum.
+    weights: Vec<Weight>,
     queued: u64,
     /// The last dequeue, or the moment the queue became non-empty.
     head_since: Instant,
     /// Since when the gate has been saturated, reset at each start.
     saturated_since: Option<Instant>,
-    /// Evidence of the drain rate: cost started, in how much saturated time, in how many starts.
+    /// Evidence of the drain rate: weight started, in how much saturated time, in how many starts.
     drained: f64,
     drain_time: f64,
     drain_starts: u32,
     /// `drain_time ÷ drained`, kept so that a decision needs no division. Zero when unknown.
-    time_per_cost: f64,
+    time_per_weight: f64,
     /// Delay of other stages on the way to the handler, summed.
     other_stages: Span,
     ages: Option<Ages>,
@@ -73,13 +78,14 @@ impl Backlog {
     pub(crate) fn new(ages: bool) -> Self {
         Self {
             waiting: 0,
+            weights: Vec::new(),
             queued: 0,
             head_since: Instant::ZERO,
             saturated_since: None,
             drained: 0.0,
             drain_time: 0.0,
             drain_starts: 0,
-            time_per_cost: 0.0,
+            time_per_weight: 0.0,
             other_stages: Span::ZERO,
             ages: ages.then(Ages::default),
         }
@@ -90,14 +96,9 @@ impl Backlog {
         self.waiting
     }
 
-    /// Cost started per second of saturated time, none while unknown.
-    pub fn drain_rate(&self) -> Option<f64> {
-        (self.time_per_cost > 0.0).then(|| 1e9 / self.time_per_cost)
-    }
-
     /// How long a request that arrived now would wait for what is already queued.
     pub fn predicted_wait(&self) -> Span {
-        Span::from_nanos((self.queued as f64 * self.time_per_cost) as u64)
+        Span::from_nanos((self.queued as f64 * self.time_per_weight) as u64)
     }
 
     /// The delay at `now`; zero when nothing waits anywhere.
@@ -115,29 +116,40 @@ impl Backlog {
         self.other_stages = delay;
     }
 
-    pub(crate) fn on_enqueue(&mut self, now: Instant, place: usize, arrived: Instant, cost: Cost) {
+    pub(crate) fn on_enqueue(
+        &mut self,
+        now: Instant,
+        place: usize,
+        arrived: Instant,
+        weight: Weight,
+    ) {
         if self.waiting == 0 {
             self.head_since = now;
         }
         self.waiting += 1;
-        self.queued = self.queued.saturating_add(cost.0);
+        self.queued += u64::from(weight.0);
+        if place >= self.weights.len() {
+            self.weights.resize(place + 1, Weight::ONE);
+        }
+        self.weights[place] = weight;
         if let Some(ages) = &mut self.ages {
             ages.insert(place, arrived);
         }
     }
 
     /// A request left the queue; `started` tells a start from a cancel, push-out or drop.
-    pub(crate) fn on_dequeue(&mut self, now: Instant, place: usize, cost: Cost, started: bool) {
+    pub(crate) fn on_dequeue(&mut self, now: Instant, place: usize, started: bool) {
         debug_assert!(self.waiting > 0, "dequeue from an empty queue");
+        let weight = self.weights[place];
         self.waiting -= 1;
-        self.queued = self.queued.saturating_sub(cost.0);
+        self.queued -= u64::from(weight.0);
         if let Some(ages) = &mut self.ages {
             ages.remove(place);
         }
         if started {
             self.head_since = now;
             if let Some(since) = self.saturated_since {
-                self.count_drain(cost, now.since(since));
+                self.count_drain(weight, now.since(since));
                 self.saturated_since = Some(now);
             }
         }
@@ -152,14 +164,8 @@ impl Backlog {
         }
     }
 
-    /// The cost of what waits was estimated anew; what was measured in old estimates is forgotten.
-    pub(crate) fn recount(&mut self, queued: u64) {
-        self.queued = queued;
-        (self.drained, self.drain_time, self.drain_starts, self.time_per_cost) = (0.0, 0.0, 0, 0.0);
-    }
-
-    fn count_drain(&mut self, cost: Cost, time: Span) {
-        self.drained += cost.0 as f64;
+    fn count_drain(&mut self, weight: Weight, time: Span) {
+        self.drained += f64::from(weight.0);
         self.drain_time += time.as_nanos() as f64;
         self.drain_starts += 1;
         let long = self.drain_time >= DRAIN_TIME.as_nanos() as f64
@@ -170,13 +176,17 @@ impl Backlog {
             self.drain_starts /= 2;
         }
         if self.drained > 0.0 && self.drain_starts > 1 {
-            self.time_per_cost = self.drain_time / self.drained;
+            self.time_per_weight = self.drain_time / self.drained;
         }
     }
 
     pub(crate) fn invariants(&self) {
-        assert!(self.waiting > 0 || self.queued == 0, "an empty queue holds cost {}", self.queued);
-        assert!(self.time_per_cost >= 0.0 && self.time_per_cost.is_finite());
+        assert!(
+            self.waiting > 0 || self.queued == 0,
+            "an empty queue holds weight {}",
+            self.queued
+        );
+        assert!(self.time_per_weight >= 0.0 && self.time_per_weight.is_finite());
     }
 }
 
@@ -210,8 +220,8 @@ mod tests {
     #[test]
     fn an_empty_queue_has_no_delay() {
         let mut backlog = Backlog::new(true);
-        backlog.on_enqueue(at(0), 0, at(0), Cost(10));
-        backlog.on_dequeue(at(5), 0, Cost(10), true);
+        backlog.on_enqueue(at(0), 0, at(0), Weight::ONE);
+        backlog.on_dequeue(at(5), 0, true);
         for signal in [DelaySignal::Drain, DelaySignal::Oldest] {
             assert_eq!(backlog.delay(at(1_000_000), signal), Span::ZERO);
         }
@@ -221,7 +231,7 @@ mod tests {
     #[test]
     fn the_delay_rises_while_nothing_is_dequeued() {
         let mut backlog = Backlog::new(false);
-        backlog.on_enqueue(at(10), 0, at(10), Cost(1));
+        backlog.on_enqueue(at(10), 0, at(10), Weight::ONE);
         assert_eq!(backlog.delay(at(60), DelaySignal::Drain), Span::from_micros(50));
         backlog.set_other_stages(Span::from_micros(7));
         assert_eq!(backlog.delay(at(60), DelaySignal::Drain), Span::from_micros(57));
@@ -232,29 +242,31 @@ mod tests {
         let mut backlog = Backlog::new(false);
         // Starts at once: no evidence.
         for n in 0..100 {
-            backlog.on_enqueue(at(n), 0, at(n), Cost(1_000));
-            backlog.on_dequeue(at(n), 0, Cost(1_000), true);
+            backlog.on_enqueue(at(n), 0, at(n), Weight::ONE);
+            backlog.on_dequeue(at(n), 0, true);
         }
-        assert_eq!(backlog.drain_rate(), None);
-        // Saturated: one start of cost 1,000 every 10 µs.
+        // Saturated: one start every 10 µs.
         for place in 0..100 {
-            backlog.on_enqueue(at(100), place, at(100), Cost(1_000));
+            backlog.on_enqueue(at(100), place, at(100), Weight::ONE);
         }
+        assert_eq!(backlog.predicted_wait(), Span::ZERO, "nothing is known");
         backlog.set_saturated(at(100), true);
         for place in 0..50u64 {
-            backlog.on_dequeue(at(110 + 10 * place), place as usize, Cost(1_000), true);
+            backlog.on_dequeue(at(110 + 10 * place), place as usize, true);
         }
-        assert_eq!(backlog.drain_rate(), Some(1e8));
         assert_eq!(backlog.predicted_wait(), Span::from_micros(500));
+        // What is twice the mean waits for as long again.
+        backlog.on_enqueue(at(600), 0, at(600), Weight(2 * Weight::ONE.0));
+        assert_eq!(backlog.predicted_wait(), Span::from_micros(520));
     }
 
     #[test]
     fn the_oldest_is_found_whatever_leaves_first() {
         let mut backlog = Backlog::new(true);
         for place in 0..3 {
-            backlog.on_enqueue(at(place), place as usize, at(place), Cost(1));
+            backlog.on_enqueue(at(place), place as usize, at(place), Weight::ONE);
         }
-        backlog.on_dequeue(at(5), 0, Cost(1), false);
+        backlog.on_dequeue(at(5), 0, false);
         assert_eq!(backlog.delay(at(9), DelaySignal::Oldest), Span::from_micros(8));
     }
 }
