@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::CONNECTION;
-use http::{HeaderValue, Request, Response};
+use http::{HeaderValue, Request};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -35,6 +35,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::body::ProxyBody;
 use crate::config::{ConnectionsConfig, Version};
 use crate::forward;
+use crate::headers::Peer;
 use crate::tls;
 use crate::worker::{Phase, Worker};
 
@@ -98,18 +99,18 @@ async fn speak<S>(
     let heads = version == Version::One;
     let io = TokioIo::new(Watched { stream, heads, pulse: Arc::clone(&pulse) });
     let limits = worker.settings().connections.clone();
+    let peer = Peer::new(peer);
     let service = service_fn(|request: Request<Incoming>| {
         let active = Active::new(&pulse);
-        let answer = forward::serve(Arc::clone(&worker), peer, request);
+        let (worker, peer) = (Arc::clone(&worker), peer.clone());
+        // Made inside, where it stays: its future is large, and would be copied on the way.
         async move {
-            let answer: Result<_, Infallible> = answer.await;
-            answer.map(|mut answer: Response<ProxyBody>| {
-                if active.0.old.load(Ordering::Relaxed) {
-                    let close = HeaderValue::from_static("close");
-                    answer.headers_mut().insert(CONNECTION, close);
-                }
-                answer.map(|body| Tracked { body, active })
-            })
+            let mut answer = forward::serve(&worker, &peer, request).await;
+            if active.0.old.load(Ordering::Relaxed) {
+                let close = HeaderValue::from_static("close");
+                answer.headers_mut().insert(CONNECTION, close);
+            }
+            Ok::<_, Infallible>(answer.map(|body| Tracked { body, active }))
         }
     });
     // A macro, as the two kinds of connection share no trait.

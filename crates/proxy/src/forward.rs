@@ -1,7 +1,5 @@
 //! The way of one request: into the gate, to an upstream, and back.
 
-use std::convert::Infallible;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,11 +13,11 @@ use tidegate_http::wire::{self, Refusal};
 
 use crate::body::{Entry, Held, Place, ProxyBody};
 use crate::config::{self, Percent, Trust};
-use crate::headers;
+use crate::headers::{self, Peer};
 use crate::upload::Upload;
 use crate::upstream::{Call, Failure};
 use crate::worker::{Settings, Worker};
-use crate::{orca, outbound};
+use crate::{orca, outbound, spare};
 
 type Answer = Response<ProxyBody>;
 
@@ -35,26 +33,25 @@ struct Asked {
 }
 
 /// Answers a request: never an error, always a response.
-pub(crate) async fn serve(
-    worker: Arc<Worker>,
-    peer: IpAddr,
-    request: Request<Incoming>,
-) -> Result<Answer, Infallible> {
+pub(crate) async fn serve(worker: &Arc<Worker>, peer: &Peer, request: Request<Incoming>) -> Answer {
     let settings = worker.settings();
     let now = worker.gate.now();
-    let asked = ask(&worker, &settings, &request, peer, now);
+    let asked = ask(worker, &settings, &request, peer, now);
     if settings.ranks.is_exempt(request.uri().path()) {
-        return Ok(forward(&worker, &settings, peer, request, &asked, Entry::Outside).await);
+        return forward(worker, &settings, peer, request, &asked, Entry::Outside).await;
     }
-    let entry = match enter(&worker, now, &asked).await {
+    let entry = match enter(worker, now, &asked).await {
         Ok(entry) => entry,
-        Err(rejection) => return Ok(refuse(&worker, &settings, &rejection, &asked)),
+        Err(rejection) => {
+            spare::time().await;
+            return refuse(worker, &settings, &rejection, &asked);
+        }
     };
-    let mut answer = forward(&worker, &settings, peer, request, &asked, entry).await;
+    let mut answer = forward(worker, &settings, peer, request, &asked, entry).await;
     if asked.listens {
-        tell(&worker, &mut answer, &asked.context, None);
+        tell(worker, &mut answer, &asked.context, None);
     }
-    Ok(answer)
+    answer
 }
 
 /// Reads what the request says, as far as the client's word is taken. A timeout always is: it only
@@ -63,7 +60,7 @@ fn ask(
     worker: &Worker,
     settings: &Settings,
     request: &Request<Incoming>,
-    peer: IpAddr,
+    peer: &Peer,
     now: Instant,
 ) -> Asked {
     let headers = request.headers();
@@ -74,9 +71,9 @@ fn ask(
         Some(Ok(context)) => context,
         told => {
             worker.counters.malformed.add(u64::from(told.is_some()));
-            let workflow = settings.ranks.workflow(request, peer);
+            let workflow = settings.ranks.workflow(request, peer.ip);
             let workflow = workflow.map_or(Workflow::NONE, |name| worker.names.number(name));
-            let rank = settings.ranks.rank(request, peer);
+            let rank = settings.ranks.rank(request, peer.ip);
             Context { rank, workflow, ..Context::default() }
         }
     };
@@ -87,7 +84,8 @@ fn ask(
     if let Some(patience) = wire::timeout_of(headers) {
         context.deadline = context.deadline.min(now + patience);
     }
-    let named = listens || settings.ranks.names_user(headers);
+    // Asked for only where a share is enforced.
+    let named = worker.sideline.plays() && (listens || settings.ranks.names_user(headers));
     Asked { context, listens, named, grpc: wire::is_grpc(headers) }
 }
 
@@ -129,7 +127,7 @@ fn within(percent: Percent, worker: &Worker, asked: &Asked) -> bool {
 async fn forward(
     worker: &Arc<Worker>,
     settings: &Settings,
-    peer: IpAddr,
+    peer: &Peer,
     mut request: Request<Incoming>,
     asked: &Asked,
     entry: Entry,
@@ -269,4 +267,20 @@ fn plain(status: StatusCode, text: impl Into<bytes::Bytes>) -> Answer {
     let kind = HeaderValue::from_static("text/plain; charset=utf-8");
     answer.headers_mut().insert(CONTENT_TYPE, kind);
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The server copies it whole when a request comes; what is rare belongs in a box.
+    #[test]
+    fn the_future_of_a_request_is_small() {
+        fn size<A, F: Future>(_of: impl FnOnce(A) -> F) -> usize {
+            size_of::<F>()
+        }
+        type Call<'a> = (&'a Arc<Worker>, &'a Peer, Request<Incoming>);
+        let bytes = size(|(worker, peer, request): Call<'_>| serve(worker, peer, request));
+        assert!(bytes <= 4096, "{bytes} bytes");
+    }
 }

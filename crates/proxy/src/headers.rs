@@ -9,14 +9,31 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+/// Fields of one connection; the first names others.
+static HOP_BY_HOP: [HeaderName; 5] = [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, TE, UPGRADE];
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
+/// Who is at the other end of a connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    pub(crate) ip: IpAddr,
+    /// The same as upstreams are told, written once for all requests of the connection.
+    written: HeaderValue,
+}
+
+impl Peer {
+    pub(crate) fn new(ip: IpAddr) -> Self {
+        let written = HeaderValue::try_from(ip.to_string()).expect("an address is a plain word");
+        Self { ip, written }
+    }
+}
+
 /// Makes a client's request one to an HTTP/1.1 upstream. False if it cannot be: it names no host.
-pub(crate) fn prepare_request<B>(request: &mut Request<B>, peer: IpAddr, upgrade: bool) -> bool {
-    let takes_trailers = has_token(request.headers(), &TE, "trailers");
-    let protocol = if upgrade { request.headers_mut().remove(UPGRADE) } else { None };
-    remove_hop_by_hop(request.headers_mut());
+pub(crate) fn prepare_request<B>(request: &mut Request<B>, peer: &Peer, upgrade: bool) -> bool {
     let headers = request.headers_mut();
+    let takes_trailers = has_token(headers, &TE, "trailers");
+    let protocol = if upgrade { headers.remove(UPGRADE) } else { None };
+    remove_hop_by_hop(headers);
     if takes_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
@@ -76,7 +93,10 @@ pub(crate) fn wants_upgrade<B>(request: &Request<B>) -> bool {
 /// Removes what is meant for one connection (RFC 9110, 7.6.1). Transfer-Encoding stays: the body
 /// is passed on as it is framed, and hyper has checked it.
 pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    // Nearly all traffic has none of these, and one look-up each tells.
+    // Nearly all traffic has none of these; to read its few names once is quicker than to look up each.
+    if !headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
+        return;
+    }
     if headers.contains_key(CONNECTION) {
         let named: Vec<HeaderName> = headers
             .get_all(CONNECTION)
@@ -91,7 +111,7 @@ pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
         }
         headers.remove(CONNECTION);
     }
-    for name in [KEEP_ALIVE, PROXY_CONNECTION, TE, UPGRADE] {
+    for name in &HOP_BY_HOP[1..] {
         headers.remove(name);
     }
 }
@@ -117,25 +137,26 @@ fn host_value(authority: &Authority) -> Option<HeaderValue> {
 }
 
 /// Appends the client's address to those of the proxies before us.
-fn append_peer(headers: &mut HeaderMap, peer: IpAddr) {
-    let mut list = String::with_capacity(64);
-    for value in headers.get_all(FORWARDED_FOR) {
-        if let Ok(value) = value.to_str() {
-            list.push_str(value);
-            list.push_str(", ");
-        }
-    }
-    let _ = write!(list, "{peer}");
-    if let Ok(list) = HeaderValue::try_from(list) {
-        headers.insert(FORWARDED_FOR, list);
-    }
+fn append_peer(headers: &mut HeaderMap, peer: &Peer) {
+    let before = headers.get_all(FORWARDED_FOR).iter().filter_map(|value| value.to_str().ok());
+    let mut list = before.fold(String::new(), |list, value| list + value + ", ");
+    let value = if list.is_empty() {
+        peer.written.clone()
+    } else {
+        let _ = write!(list, "{}", peer.ip);
+        // What was a value before is one with an address behind it.
+        HeaderValue::try_from(list).unwrap_or_else(|_| peer.written.clone())
+    };
+    headers.insert(FORWARDED_FOR, value);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 1, 2, 3));
+    fn peer() -> Peer {
+        Peer::new(IpAddr::from([10, 1, 2, 3]))
+    }
 
     fn request(version: Version, uri: &str, headers: &[(&str, &str)]) -> Request<()> {
         let mut request = Request::builder().version(version).uri(uri);
@@ -167,7 +188,7 @@ mod tests {
                 ("cookie", "kept"),
             ],
         );
-        assert!(prepare_request(&mut request, PEER, false));
+        assert!(prepare_request(&mut request, &peer(), false));
         let names = ["host", "te", "content-length", "x-forwarded-for", "cookie"];
         assert_eq!(request.headers().len(), names.len(), "{request:?}");
         let values = names.map(|name| get(&request, name));
@@ -180,7 +201,7 @@ mod tests {
         let headers = [("host", "a"), ("connection", "keep-alive, Upgrade"), ("upgrade", "ws")];
         let mut request = request(Version::HTTP_11, "/", &headers);
         assert!(wants_upgrade(&request));
-        assert!(prepare_request(&mut request, PEER, true));
+        assert!(prepare_request(&mut request, &peer(), true));
         assert_eq!(get(&request, "connection"), Some("upgrade"));
         assert_eq!(get(&request, "upgrade"), Some("ws"));
     }
@@ -188,14 +209,14 @@ mod tests {
     #[test]
     fn the_host_comes_from_wherever_the_protocol_has_it() {
         let mut h2 = request(Version::HTTP_2, "http://shop:81/a?b", &[]);
-        assert!(prepare_request(&mut h2, PEER, false));
+        assert!(prepare_request(&mut h2, &peer(), false));
         assert_eq!((get(&h2, "host"), h2.uri().to_string()), (Some("shop:81"), "/a?b".to_owned()));
         assert_eq!(h2.version(), Version::HTTP_11);
         let mut absolute = request(Version::HTTP_11, "http://shop", &[("host", "other")]);
-        assert!(prepare_request(&mut absolute, PEER, false));
+        assert!(prepare_request(&mut absolute, &peer(), false));
         assert_eq!((get(&absolute, "host"), absolute.uri().path()), (Some("shop"), "/"));
-        assert!(prepare_request(&mut request(Version::HTTP_10, "/", &[]), PEER, false));
-        assert!(!prepare_request(&mut request(Version::HTTP_11, "/", &[]), PEER, false));
+        assert!(prepare_request(&mut request(Version::HTTP_10, "/", &[]), &peer(), false));
+        assert!(!prepare_request(&mut request(Version::HTTP_11, "/", &[]), &peer(), false));
     }
 
     #[test]

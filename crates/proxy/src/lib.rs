@@ -41,6 +41,7 @@ mod refusals;
 mod report;
 mod server;
 mod sideline;
+mod spare;
 mod tls;
 mod upload;
 mod upstream;

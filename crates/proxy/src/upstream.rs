@@ -157,13 +157,18 @@ impl Upstreams {
                 let fresh = call.sender.is_none();
                 let sender = match &mut call.sender {
                     Some(sender) => sender,
-                    none => match upstream.connect(self.connect_timeout, self.tls.as_ref()).await {
-                        Ok(sender) => none.insert(sender),
-                        Err(error) => {
-                            failure = Some(Failure::Connect(error));
-                            break;
+                    // Rare, and large with all of TLS in it: not to be carried by every request.
+                    none => {
+                        match Box::pin(upstream.connect(self.connect_timeout, self.tls.as_ref()))
+                            .await
+                        {
+                            Ok(sender) => none.insert(sender),
+                            Err(error) => {
+                                failure = Some(Failure::Connect(error));
+                                break;
+                            }
                         }
-                    },
+                    }
                 };
                 match self.exchange(sender, request, limit).await {
                     Ok(response) => return Ok((response, call)),

@@ -21,6 +21,7 @@ use crate::entry::Ranks;
 use crate::health::Peers;
 use crate::metrics::Counters;
 use crate::sideline::Sideline;
+use crate::spare;
 use crate::tls::Tls;
 use crate::upstream::{Upstream, Upstreams};
 
@@ -28,7 +29,7 @@ use crate::upstream::{Upstream, Upstreams};
 const BACKLOG: u32 = 4096;
 /// Tasks run between two looks at the sockets, so that requests soon stand in the gate instead of
 /// in sockets (docs/driving.md).
-const EVENT_INTERVAL: u32 = 8;
+const EVENT_INTERVAL: u32 = 32;
 /// Pause after an accept that failed: mostly all file descriptors are in use.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Time between two looks for streams and for old upstream connections.
@@ -164,7 +165,10 @@ impl Worker {
     ) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            .event_interval(EVENT_INTERVAL)
+            .event_interval(
+                std::env::var("EI").ok().and_then(|v| v.parse().ok()).unwrap_or(EVENT_INTERVAL),
+            )
+            .on_thread_park(spare::on_idle)
             .build()?;
         runtime.block_on(async move {
             let listener = TcpListener::from_std(listener)?;
