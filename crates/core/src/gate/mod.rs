@@ -131,6 +131,8 @@ struct Entry {
     state: State,
     degraded: bool,
     started: Instant,
+    /// How many were executing then.
+    beside: u32,
     /// When it passed the limiter and the policy.
     admitted: Instant,
     /// Whether it has had a slot.
@@ -150,6 +152,7 @@ impl Entry {
             state,
             degraded: false,
             started: now,
+            beside: 0,
             admitted: now,
             begun: false,
             is_first_hop,
@@ -274,6 +277,7 @@ impl Gate {
             service: held,
             outcome,
             running: self.running,
+            beside: entry.beside,
             waiting: self.backlog.waiting(),
             shedding: std::mem::take(&mut self.shedding),
         };
@@ -645,7 +649,7 @@ impl Gate {
             Verdict::Admit | Verdict::Degrade => {
                 entry.degraded |= verdict == Verdict::Degrade;
                 entry.state = State::Running;
-                entry.started = now;
+                (entry.started, entry.beside) = (now, self.running);
                 let degraded = entry.degraded;
                 let first = !std::mem::replace(&mut entry.begun, true);
                 if let Some(control) = &mut self.control {

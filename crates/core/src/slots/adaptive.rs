@@ -421,7 +421,8 @@ mod tests {
             let (running, waiting) = if n.is_multiple_of(2) { (3, 0) } else { (1, 1) };
             let service = Span::from_micros(1);
             let outcome = Outcome::Serve;
-            let finish = Finish { service, outcome, running, waiting, shedding: false };
+            let finish =
+                Finish { service, outcome, running, beside: running, waiting, shedding: false };
             slots.on_finish(Instant::from_nanos(n * 1_000), finish);
         }
         assert_eq!((slots.limit(), slots.window.served), (4, 0));

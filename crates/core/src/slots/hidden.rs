@@ -99,7 +99,14 @@ mod tests {
         let service = Span::from_millis(millis);
         let waiting = usize::from(running >= 8);
         for _ in 0..count {
-            let finish = Finish { service, outcome: Outcome::Serve, running, waiting, shedding };
+            let finish = Finish {
+                service,
+                outcome: Outcome::Serve,
+                running,
+                beside: running,
+                waiting,
+                shedding,
+            };
             hidden.on_serve(&finish, 8);
         }
     }

@@ -55,6 +55,8 @@ pub struct Finish {
     pub outcome: Outcome,
     /// Requests still executing.
     pub running: u32,
+    /// Requests that were executing when it began to.
+    pub beside: u32,
     /// Requests that wait for a slot.
     pub waiting: usize,
     /// Whether the gate has refused anything since the last finish.

@@ -120,6 +120,7 @@ impl Bench {
             service: Span::from_nanos(nanos(self.seconds - started)),
             outcome: Outcome::Serve,
             running: self.inside.len() as u32,
+            beside: 0,
             waiting: self.waiting,
             shedding: self.load.is_infinite(),
         };
@@ -208,7 +209,7 @@ fn failures_and_cancels_are_no_throughput() {
     for n in 0..100_000u64 {
         let outcome = if n.is_multiple_of(2) { Outcome::Fail } else { Outcome::Cancel };
         let service = Span::from_micros(1);
-        let finish = Finish { service, outcome, running: 3, waiting: 9, shedding: true };
+        let finish = Finish { service, outcome, running: 3, beside: 3, waiting: 9, shedding: true };
         slots.on_finish(Instant::from_nanos(n * 1_000), finish);
     }
     assert_eq!((slots.limit(), slots.excess()), (4, Span::ZERO));
