@@ -15,8 +15,8 @@
 //!    nothing else running, or less than a quarter of the slots. Under load nothing makes the objective
 //!    longer: a service is slow then, and an objective that grew with it would call that normal. But
 //!    requests do not take less time under load, so a [`BATCH`] of them that took less shortens it.
-//! 4. The first [`FIRST`] requests count whatever the load: of a service that is overloaded from the
-//!    start something must be known.
+//! 4. Of a service that is loaded from the start little is known: it is [`CAUTION`] × the mean under
+//!    load, if that is longer than what one begins with, until [`FIRST`] requests were unloaded.
 //! 5. A new value is in force when it differs by more than a tenth, so that policies are not moved by
 //!    noise.
 
@@ -38,8 +38,11 @@ const FLOOR: Span = Span::from_millis(25);
 const CEILING: Span = Span::from_secs(60);
 /// The objective before anything was served.
 const START: Span = Span::from_millis(50);
-/// Requests that count whatever the load; their mean is known to 18 % with exponential times.
+/// Unloaded requests from which on their mean decides: it is known to 18 % with exponential times.
 const FIRST: f64 = 32.0;
+/// How many means under load the objective is before that: a service that takes long must not have
+/// everything refused, and one that queues inside must not have its queue called normal.
+const CAUTION: f64 = 4.0;
 /// Requests under load whose mean is looked at: known to 6 %, so that the least of many is not chance.
 const BATCH: u32 = 256;
 /// Least weight of a request in the mean.
@@ -119,6 +122,11 @@ pub enum Because {
         /// The unloaded mean.
         mean: Span,
     },
+    /// It has been under load from the start.
+    Loaded {
+        /// The mean under load.
+        mean: Span,
+    },
     /// A multiple of how long the service takes unloaded.
     Service {
         /// The unloaded mean.
@@ -136,6 +144,9 @@ impl fmt::Display for Because {
             Self::Unknown => f.write_str("nothing was served yet"),
             Self::Floor { mean } => {
                 write!(f, "requests take {:.3} ms unloaded, and this is the least", millis(mean))
+            }
+            Self::Loaded { mean } => {
+                write!(f, "requests take {:.3} ms under load, and it was never idle", millis(mean))
             }
             Self::Service { mean } => {
                 write!(
@@ -203,9 +214,10 @@ impl Learner {
         let calm = others == 0 || others.saturating_mul(4) < slots;
         let unloaded = finish.waiting == 0 && !finish.shedding && calm;
         let service = finish.service.as_nanos() as f64;
-        if !unloaded && self.evidence >= FIRST {
+        if !unloaded {
             return self.under_load(service);
         }
+        self.loaded = (0, 0.0);
         self.evidence += 1.0;
         self.mean += (service - self.mean) * (1.0 / self.evidence).max(GAIN);
         self.decide()
@@ -215,11 +227,22 @@ impl Learner {
         let (count, sum) = (self.loaded.0 + 1, self.loaded.1 + service);
         self.loaded = if count < BATCH { (count, sum) } else { (0, 0.0) };
         let mean = sum / f64::from(count);
+        if self.evidence < FIRST {
+            let enough = count.is_multiple_of(FIRST as u32);
+            return if enough { self.guess(mean) } else { None };
+        }
         if count < BATCH || mean >= self.mean {
             return None;
         }
         self.mean = mean;
         self.decide()
+    }
+
+    /// By what requests take under load, which is more than they would.
+    fn guess(&mut self, mean: f64) -> Option<Span> {
+        let mean = Span::from_nanos(mean as u64);
+        let cautious = mean.scale(CAUTION).max(START).min(mean.scale(FACTOR).max(FLOOR));
+        self.put_in_force(cautious.min(CEILING), Because::Loaded { mean })
     }
 
     /// What is in force, and why.
@@ -228,6 +251,9 @@ impl Learner {
     }
 
     fn decide(&mut self) -> Option<Span> {
+        if self.evidence < FIRST && matches!(self.because, Because::Loaded { .. }) {
+            return None;
+        }
         let mean = Span::from_nanos(self.mean as u64);
         let by_service = (mean.scale(FACTOR) + self.round_trip).min(CEILING);
         // Less than a request takes would refuse everything, whatever is claimed.
@@ -239,6 +265,10 @@ impl Learner {
         } else {
             (by_service, Because::Service { mean })
         };
+        self.put_in_force(objective, because)
+    }
+
+    fn put_in_force(&mut self, objective: Span, because: Because) -> Option<Span> {
         let change = objective.as_nanos().abs_diff(self.current.as_nanos()) as f64;
         if self.because != Because::Unknown && change <= CHANGE * self.current.as_nanos() as f64 {
             return None;
@@ -320,13 +350,17 @@ mod tests {
     }
 
     #[test]
-    fn a_service_overloaded_from_the_start_is_known_by_its_first_requests() {
-        let mut learner = Learner::new();
-        let loaded = Finish { shedding: true, waiting: 9, running: 7, ..served(100) };
-        assert_eq!(learn(&mut learner, 40, loaded).0, Span::from_millis(2_500));
-        // With fewer slots it turns out to be quicker than that.
-        let quicker = Finish { shedding: true, waiting: 9, running: 1, ..served(10) };
-        assert_eq!(learn(&mut learner, 2 * BATCH, quicker).0, Span::from_millis(250));
+    fn of_a_service_loaded_from_the_start_little_is_believed() {
+        let loaded = |millis| Finish { shedding: true, waiting: 9, running: 7, ..served(millis) };
+        let mut slow = Learner::new();
+        let (objective, because) = learn(&mut slow, 64, loaded(100));
+        let mean = Span::from_millis(100);
+        assert_eq!((objective, because), (Span::from_millis(400), Because::Loaded { mean }));
+        let mut queueing = Learner::new();
+        assert_eq!(learn(&mut queueing, 64, loaded(4)).0, START);
+        // Known once it was unloaded; and what takes less under load takes no more without.
+        assert_eq!(learn(&mut queueing, 40, served(8)).0, Span::from_millis(200));
+        assert_eq!(learn(&mut queueing, 2 * BATCH, loaded(3)).0, Span::from_millis(75));
     }
 
     #[test]
