@@ -1,15 +1,19 @@
 //! The JSON Schema of the file, for editors and for tools that write configurations.
 //!
 //! Nothing here repeats what the reader knows: the schema is asked of it. Fields and their types come
-//! from a file in which everything is set ([`FULL`]), policies and other choices from the words with
-//! which the reader turns down one that does not exist. A test asks the reader for the fields of
-//! every block, so that one that is missing from [`FULL`] is found.
+//! from a file in which everything is set ([`FULL`], [`FILLS`]), policies and other choices from the words
+//! with which the reader turns down one that does not exist, and what has to be there from what it
+//! misses. A test asks the reader for the fields of every block, so that one that is missing here is found.
+
+#[cfg(test)]
+mod tests;
 
 use serde_json::{Map, Value, json};
+use tidegate_core::config;
 
 use super::File;
 
-/// A file with everything that the defaults leave out.
+/// A file with everything that the defaults leave out; it need not make sense.
 const FULL: &str = r#"
 [proxy]
 upstreams = ["http://127.0.0.1:3000"]
@@ -19,6 +23,8 @@ secret_file = "secret"
 admin_token_file = "token"
 [proxy.health]
 path = "/healthz"
+[proxy.traces]
+collector = "http://127.0.0.1:4318"
 [proxy.tls]
 cert_file = "cert.pem"
 key_file = "key.pem"
@@ -34,132 +40,243 @@ workflow = "gold"
 [[proxy.spill]]
 upstreams = ["http://127.0.0.1:3001"]
 capacity = 1.0
+[gate.signals.weights]
+cpu = 1.0
+[[gate.limits]]
+limit = "rate"
+[gate.workflow]
+quantile = { q = 0.5, beta = 1.0 }
+quantiles = [{ callee = 1, workflow = 1, q = 0.5, beta = 1.0 }]
+shares = [{ workflow = 1 }]
+[caller.breaker]
+[caller.ejection]
+[caller.hedge]
 "#;
 
 /// Blocks of which one of several kinds is chosen: where, and by which field.
-const CHOICES: [(&str, &str); 4] = [
+const CHOICES: [(&str, &str); 6] = [
+    ("gate.limits", "limit"),
     ("gate.admission", "policy"),
     ("gate.schedule", "order"),
     ("gate.slots", "slots"),
+    ("gate.workflow.allocator", "allocator"),
     ("caller.throttle", "throttle"),
 ];
 
-/// What a choice needs besides its name.
-const NEEDED: [(&str, &str); 1] = [("chain", "policies = [{ policy = 'open' }]\n")];
+/// What the defaults of a choice leave out.
+const FILLS: [(&str, &str); 3] = [
+    ("chain", "policies = [{ policy = 'open' }]\n"),
+    (
+        "quota",
+        "[gate.limits.default]\nguarantee = { rate = 1.0, burst = 1.0 }\n\
+         critical_plus = { rate = 1.0, burst = 1.0 }\ncritical = { rate = 1.0, burst = 1.0 }\n\
+         sheddable_plus = { rate = 1.0, burst = 1.0 }\nsheddable = { rate = 1.0, burst = 1.0 }\n\
+         [[gate.limits.quotas]]\nguarantee = { rate = 1.0, burst = 1.0 }\n\
+         critical_plus = { rate = 1.0, burst = 1.0 }\ncritical = { rate = 1.0, burst = 1.0 }\n\
+         sheddable_plus = { rate = 1.0, burst = 1.0 }\nsheddable = { rate = 1.0, burst = 1.0 }\n",
+    ),
+    ("tree", "[[gate.limits.nodes]]\n"),
+];
 
-/// Fields that have to be there.
-const REQUIRED: [(&str, &str); 2] = [("proxy.rules", "business"), ("proxy.spill", "upstreams")];
+/// Tables whose names are the user's own; their values are numbers.
+const MAPS: [&str; 1] = ["gate.signals.weights"];
+
+/// What is described elsewhere in the schema: where, and there.
+const SAME: [(&str, &str); 1] =
+    [("gate.admission.policies", "#/properties/gate/properties/admission")];
 
 impl File {
     /// The JSON Schema of a file.
     pub fn schema() -> Value {
-        let full = Self::parse(FULL).map(|file| as_json(&file)).unwrap_or_default();
-        let mut schema = describe("", &full, &as_json(&Self::default()));
-        for (of, name, block) in open_blocks() {
-            schema["properties"][of]["properties"][name] = block;
-        }
+        let full = as_json(FULL).unwrap_or_default();
+        let fields = full.as_object().cloned().unwrap_or_default();
+        let mut schema = object(&Place::default(), &fields, &as_json("").unwrap_or_default());
         schema["$schema"] = "https://json-schema.org/draft/2020-12/schema".into();
         schema["title"] = "Tidegate configuration".into();
         schema
     }
 }
 
-/// Blocks that are absent unless asked for and have many forms: the schema says that they may be there,
-/// `tidegate check` what may be in them.
-fn open_blocks() -> [(&'static str, &'static str, Value); 5] {
-    let (limit, any) =
-        (json!({ "type": "object", "required": ["limit"] }), json!({ "type": "object" }));
-    [
-        ("gate", "limits", json!({ "type": "array", "items": limit })),
-        ("gate", "workflow", any.clone()),
-        ("caller", "breaker", any.clone()),
-        ("caller", "ejection", any.clone()),
-        ("caller", "hedge", any),
-    ]
+/// A block of a file: its path, and the text that begins it.
+#[derive(Clone, Debug, Default)]
+struct Place {
+    path: String,
+    text: String,
 }
 
-fn as_json(file: &File) -> Value {
-    serde_json::to_value(file).unwrap_or_default()
-}
-
-/// The schema of `value`, which stands at `path`.
-fn describe(path: &str, value: &Value, default: &Value) -> Value {
-    if let Some((_, tag)) = CHOICES.iter().find(|(at, _)| *at == path) {
-        return choice(path, tag, default);
+impl Place {
+    fn path_to(&self, name: &str) -> String {
+        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
+
+    /// A block in it.
+    fn block(&self, name: &str) -> Self {
+        let path = self.path_to(name);
+        Self { text: format!("{}[{path}]\n", self.text), path }
+    }
+
+    /// One of a list of blocks in it.
+    fn item(&self, name: &str) -> Self {
+        let path = self.path_to(name);
+        Self { text: format!("{}[[{path}]]\n", self.text), path }
+    }
+
+    fn with(&self, line: &str) -> Self {
+        Self { path: self.path.clone(), text: format!("{}{line}\n", self.text) }
+    }
+
+    /// The block itself in a whole file; the first of a list.
+    fn find(&self, file: Option<Value>) -> Value {
+        let mut value = file.unwrap_or_default();
+        for name in self.path.split('.') {
+            value = value[name].take();
+            if value.is_array() {
+                value = value[0].take();
+            }
+        }
+        value
+    }
+}
+
+/// What the reader makes of a text; nobody asks whether it makes sense.
+fn read(text: &str) -> Result<File, config::ConfigError> {
+    config::read(text, |_, _| {})
+}
+
+fn as_json(text: &str) -> Option<Value> {
+    read(text).ok().and_then(|file| serde_json::to_value(&file).ok())
+}
+
+/// The schema of the field `name` of a block.
+fn describe(place: &Place, name: &str, value: &Value, default: &Value) -> Value {
+    let path = place.path_to(name);
+    let tag = CHOICES.iter().find(|(at, _)| *at == path).map(|(_, tag)| *tag);
+    let same = SAME.iter().find(|(at, _)| *at == path).map(|(_, there)| *there);
+    let schema = match (value, tag, same) {
+        (Value::Object(_), Some(tag), _) => choice(&place.block(name), tag),
+        (Value::Object(_), ..) if MAPS.contains(&path.as_str()) => {
+            json!({ "type": "object", "additionalProperties": { "type": "number" } })
+        }
+        (Value::Object(fields), ..) => return object(&place.block(name), fields, default),
+        (Value::Array(items), ..) => {
+            let items = match (items.first(), tag, same) {
+                (_, _, Some(there)) => json!({ "$ref": there }),
+                (_, Some(tag), _) => choice(&place.item(name), tag),
+                (Some(Value::Object(fields)), ..) => {
+                    object(&place.item(name), fields, &Value::Null)
+                }
+                (Some(item), ..) => json!({ "type": kind(item) }),
+                (None, ..) => {
+                    json!({ "type": expected(&place.with(&format!("{name} = [true]")).text) })
+                }
+            };
+            json!({ "type": "array", "items": items })
+        }
+        (Value::String(_), ..) => {
+            match quoted(&place.with(&format!("{name} = '?'")).text, "unknown variant") {
+                words if words.is_empty() => json!({ "type": "string" }),
+                words => json!({ "enum": words }),
+            }
+        }
+        (value, ..) => json!({ "type": kind(value) }),
+    };
+    with_default(schema, default)
+}
+
+/// What the reader would have had instead of a truth in a list.
+fn expected(text: &str) -> &'static str {
+    let told = complaints(text, "invalid type").concat();
+    let wanted = told.split_once("expected").map_or("", |(_, wanted)| wanted.trim());
+    match wanted.split_whitespace().next() {
+        Some("f32" | "f64") => "number",
+        Some("u8" | "u16" | "u32" | "u64" | "usize" | "i32" | "i64") => "integer",
+        _ => "string",
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
     match value {
-        Value::Object(fields) => object(path, fields, default),
-        Value::Array(items) => {
-            let item = items.first().map(|item| describe(path, item, &Value::Null));
-            with_default(json!({ "type": "array", "items": item }), default)
-        }
-        Value::String(_) => match choices(path, None) {
-            words if words.is_empty() => with_default(json!({ "type": "string" }), default),
-            words => with_default(json!({ "enum": words }), default),
-        },
-        Value::Bool(_) => with_default(json!({ "type": "boolean" }), default),
-        Value::Number(number) if number.is_f64() => {
-            with_default(json!({ "type": "number" }), default)
-        }
-        _ => with_default(json!({ "type": "integer" }), default),
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        _ => "string",
     }
 }
 
-fn object(path: &str, fields: &Map<String, Value>, default: &Value) -> Value {
+fn object(place: &Place, fields: &Map<String, Value>, default: &Value) -> Value {
     let property = |(name, value): (&String, &Value)| {
-        let below = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-        (name.clone(), describe(&below, value, &default[name]))
+        (name.clone(), describe(place, name, value, &default[name]))
     };
     let properties: Map<String, Value> = fields.iter().map(property).collect();
     let mut schema =
         json!({ "type": "object", "properties": properties, "additionalProperties": false });
-    let required = REQUIRED.iter().filter(|(at, _)| *at == path).map(|(_, field)| *field);
-    let required: Vec<&str> = required.collect();
+    let required = required(place, fields);
     if !required.is_empty() {
         schema["required"] = required.into();
     }
     schema
 }
 
+/// Fields that the reader misses in a block that has none.
+fn required(place: &Place, fields: &Map<String, Value>) -> Vec<String> {
+    let (mut place, mut found) = (place.clone(), Vec::new());
+    loop {
+        let missing = quoted_after(&place.text, "missing field");
+        let next = missing.into_iter().find(|name| !found.contains(name));
+        let Some((name, value)) = next.and_then(|name| fields.get_key_value(&name)) else {
+            return found;
+        };
+        place = place.with(&format!("{name} = {value}"));
+        found.push(name.clone());
+    }
+}
+
 /// One of several kinds of block.
-fn choice(path: &str, tag: &str, default: &Value) -> Value {
-    let kinds: Vec<Value> = choices(path, Some(tag))
+fn choice(place: &Place, tag: &str) -> Value {
+    let kinds = quoted(&place.with(&format!("{tag} = '?'")).text, "unknown variant");
+    let kinds: Vec<Value> = kinds
         .into_iter()
         .map(|kind| {
-            let needed = NEEDED.iter().find(|(name, _)| *name == kind).map_or("", |(_, text)| text);
-            let text = format!("[{path}]\n{tag} = '{kind}'\n{needed}");
-            let file = File::parse(&text).map(|file| as_json(&file)).unwrap_or_default();
-            let block = path.split('.').fold(&file, |value, name| &value[name]).clone();
-            let mut schema = match &block {
-                Value::Object(fields) => object(&format!("{path}.{kind}"), fields, &block),
-                _ => json!({}),
-            };
+            let place = place.with(&format!("{tag} = '{kind}'"));
+            let fill = FILLS.iter().find(|(name, _)| *name == kind).map_or("", |(_, text)| text);
+            let full = place.find(as_json(&format!("{}{fill}", place.text)));
+            let mut fields = full.as_object().cloned().unwrap_or_default();
+            fields.remove(tag);
+            let mut schema = object(&place, &fields, &place.find(as_json(&place.text)));
             schema["properties"][tag] = json!({ "const": kind });
-            schema["required"] = json!([tag]);
+            let mut required = vec![json!(tag)];
+            required.extend(schema["required"].as_array().cloned().unwrap_or_default());
+            schema["required"] = required.into();
             schema
         })
         .collect();
-    with_default(json!({ "oneOf": kinds }), default)
-}
-
-/// The words that the reader knows for a field, or for the field `tag` of a block; none if it knows
-/// others.
-fn choices(path: &str, tag: Option<&str>) -> Vec<String> {
-    let (block, field) = match tag {
-        Some(tag) => (path, tag),
-        None => path.rsplit_once('.').unwrap_or(("", path)),
-    };
-    let text = format!("[{block}]\n{field} = '?'\n");
-    quoted(&text, "unknown variant")
+    json!({ "oneOf": kinds })
 }
 
 /// What the reader says it had expected instead of something it does not know.
 fn quoted(text: &str, complaint: &str) -> Vec<String> {
-    let Err(error) = File::parse(text) else { return Vec::new() };
-    let problem = error.problems().iter().find(|problem| problem.allowed.contains(complaint));
-    let expected = problem.and_then(|problem| problem.allowed.split_once("expected"));
-    let words = expected.into_iter().flat_map(|(_, words)| words.split('`').skip(1).step_by(2));
-    words.map(str::to_owned).collect()
+    complaints(text, complaint)
+        .into_iter()
+        .take(1)
+        .flat_map(|told| words(&told, "expected"))
+        .collect()
+}
+
+/// What the reader names in its complaints.
+fn quoted_after(text: &str, complaint: &str) -> Vec<String> {
+    complaints(text, complaint).into_iter().flat_map(|told| words(&told, complaint)).collect()
+}
+
+fn complaints(text: &str, complaint: &str) -> Vec<String> {
+    let Err(error) = read(text) else { return Vec::new() };
+    let told = error.problems().iter().map(|problem| problem.allowed.clone());
+    told.filter(|told| told.contains(complaint)).collect()
+}
+
+/// Words in backquotes after `begin`.
+fn words(told: &str, begin: &str) -> Vec<String> {
+    let after = told.split_once(begin).map_or("", |(_, after)| after);
+    after.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
 fn with_default(mut schema: Value, default: &Value) -> Value {
@@ -167,131 +284,4 @@ fn with_default(mut schema: Value, default: &Value) -> Value {
         schema["default"] = default.clone();
     }
     schema
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A schema as far as it is used here: what is wrong with `value`, at the first place.
-    fn check(schema: &Value, value: &Value, at: &str) -> Result<(), String> {
-        if let Some(kinds) = schema.get("oneOf").and_then(Value::as_array) {
-            let fit = kinds.iter().filter(|kind| check(kind, value, at).is_ok()).count();
-            return if fit == 1 { Ok(()) } else { Err(format!("{at}: {fit} kinds fit {value}")) };
-        }
-        if let Some(only) = schema.get("const") {
-            return if only == value { Ok(()) } else { Err(format!("{at}: {value}")) };
-        }
-        if let Some(words) = schema.get("enum").and_then(Value::as_array) {
-            return if words.contains(value) { Ok(()) } else { Err(format!("{at}: {value}")) };
-        }
-        let fine = match schema["type"].as_str() {
-            Some("object") => value.is_object(),
-            Some("array") => value.is_array(),
-            Some("string") => value.is_string(),
-            Some("boolean") => value.is_boolean(),
-            Some("integer") => value.is_i64() || value.is_u64(),
-            Some("number") => value.is_number(),
-            _ => return Err(format!("{at}: the schema says nothing")),
-        };
-        if !fine {
-            return Err(format!("{at}: {value} is no {}", schema["type"]));
-        }
-        for required in schema["required"].as_array().into_iter().flatten() {
-            let name = required.as_str().unwrap_or_default();
-            if value.get(name).is_none() {
-                return Err(format!("{at}.{name} is missing"));
-            }
-        }
-        for (name, value) in value.as_object().into_iter().flatten() {
-            let at = format!("{at}.{name}");
-            let property = schema["properties"].get(name).ok_or(format!("{at} is unknown"))?;
-            check(property, value, &at)?;
-        }
-        for value in value.as_array().into_iter().flatten() {
-            check(&schema["items"], value, at)?;
-        }
-        Ok(())
-    }
-
-    fn verdict(text: &str) -> Result<(), String> {
-        let value: toml::Value = toml::from_str(text).expect("TOML");
-        check(&File::schema(), &serde_json::to_value(value).expect("JSON"), "")
-    }
-
-    /// Fields that the reader knows below `path`, a block that `begin` begins.
-    fn fields(begin: &str) -> Vec<String> {
-        let mut fields = quoted(&format!("{begin}no_such_field = 1\n"), "unknown field");
-        fields.sort();
-        fields
-    }
-
-    fn properties(schema: &Value) -> Vec<String> {
-        let mut names: Vec<String> =
-            schema["properties"].as_object().expect("an object").keys().cloned().collect();
-        names.sort();
-        names
-    }
-
-    #[test]
-    fn the_schema_has_every_field_that_the_reader_knows() {
-        let schema = File::schema();
-        let of =
-            |path: &str| path.split('.').fold(&schema, |schema, name| &schema["properties"][name]);
-        for path in [
-            "proxy",
-            "proxy.health",
-            "proxy.connections",
-            "proxy.tls",
-            "gate",
-            "caller",
-            "caller.retry",
-        ] {
-            assert_eq!(properties(of(path)), fields(&format!("[{path}]\n")), "{path}");
-        }
-        let rule = &of("proxy.rules")["items"];
-        assert_eq!(properties(rule), fields("[[proxy.rules]]\nbusiness = 1\n"));
-        let spill = &of("proxy.spill")["items"];
-        assert_eq!(properties(spill), fields("[[proxy.spill]]\nupstreams = []\n"));
-        assert_eq!(fields(""), properties(&schema));
-    }
-
-    #[test]
-    fn every_policy_is_in_the_schema_with_its_parameters() {
-        let schema = File::schema();
-        for (path, tag) in CHOICES {
-            let block = path.split('.').fold(&schema, |schema, name| &schema["properties"][name]);
-            let kinds = block["oneOf"].as_array().expect("several kinds");
-            assert!(kinds.len() >= 2, "{path}");
-            for kind in kinds {
-                let name = kind["properties"][tag]["const"].as_str().expect("its name");
-                let needed =
-                    NEEDED.iter().find(|(needs, _)| *needs == name).map_or("", |(_, text)| text);
-                let known = fields(&format!("[{path}]\n{tag} = '{name}'\n{needed}"));
-                let mut listed = properties(kind);
-                listed.retain(|field| field != tag);
-                // A policy without parameters may say nothing about fields at all.
-                assert!(known.is_empty() || listed == known, "{name}: {listed:?} {known:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn what_the_reader_takes_fits_and_what_it_turns_down_does_not() {
-        for text in ["", FULL, &File::default().to_toml()] {
-            assert_eq!(verdict(text), Ok(()), "{text}");
-        }
-        for text in [
-            "[proxy]\ncolour = 'red'\n",
-            "[proxy]\ntrust = 'everybody'\n",
-            "[proxy]\nthreads = 'two'\n",
-            "[[proxy.rules]]\npath = '/'\n",
-            "[gate.admission]\npolicy = 'tides'\n",
-            "[gate.admission]\npolicy = 'tide'\ntargets = 1\n",
-            "[gate.slots]\ncount = 4\n",
-        ] {
-            assert!(verdict(text).is_err(), "{text}");
-            assert!(File::parse(text).is_err(), "{text}");
-        }
-    }
 }
