@@ -30,6 +30,7 @@ mod entry;
 mod forward;
 mod headers;
 mod health;
+mod listen;
 mod log;
 mod machine;
 mod metrics;

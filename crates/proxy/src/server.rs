@@ -25,6 +25,7 @@ use tokio_rustls::rustls::ClientConfig;
 use crate::admin;
 use crate::config::{File, Percent};
 use crate::health::{self, Peers};
+use crate::listen;
 use crate::log::Log;
 use crate::machine::{self, Sample};
 use crate::metrics::Counters;
@@ -35,7 +36,7 @@ use crate::sideline::Sideline;
 use crate::tls::Tls;
 use crate::trace::Traces;
 use crate::watch::{Line, Watch};
-use crate::worker::{self, Links, Phase, Tools, Worker};
+use crate::worker::{Links, Phase, Tools, Worker};
 
 /// Longest time between two looks at the gate. Its log of events holds 65,536; at four per request
 /// that is 800,000 requests per second.
@@ -148,7 +149,7 @@ impl Server {
         let runtime = runtime.map_err(io_error("cannot start a runtime"))?;
         let (listeners, admin) = {
             let _entered = runtime.enter();
-            (listen_all(&file)?, listen_admin(file.proxy.admin)?)
+            (listen::serving(&file.proxy)?, listen::admin(file.proxy.admin)?)
         };
         let address = |result: io::Result<_>| result.map_err(io_error("cannot learn an address"));
         let listen = address(listeners[0].local_addr())?;
@@ -584,55 +585,6 @@ fn secret(file: &File, rng: &mut Rng) -> Result<[u8; 16], StartError> {
         Ok(secret)
     };
     read().map_err(io_error(&format!("cannot read 16 bytes of {path}")))
-}
-
-fn listen_all(file: &File) -> Result<Vec<std::net::TcpListener>, StartError> {
-    let threads = match file.proxy.threads {
-        0 => thread::available_parallelism().map_or(1, usize::from),
-        threads => threads,
-    };
-    let address = file.proxy.listen;
-    let cannot = || listen_error(address, "", "--listen");
-    // Sockets that share an address also share it with another process of ours; ask without
-    // sharing first, so that a port in use is an error and not a surprise.
-    if address.port() != 0 {
-        drop(std::net::TcpListener::bind(address).map_err(cannot())?);
-    }
-    let first = worker::listen(address).map_err(cannot())?;
-    let address = first.local_addr().map_err(cannot())?;
-    let mut listeners = vec![first];
-    for _ in 1..threads {
-        listeners.push(worker::listen(address).map_err(cannot())?);
-    }
-    Ok(listeners)
-}
-
-fn listen_admin(address: SocketAddr) -> Result<TcpListener, StartError> {
-    let open = || {
-        let listener = std::net::TcpListener::bind(address)?;
-        listener.set_nonblocking(true)?;
-        TcpListener::from_std(listener)
-    };
-    open().map_err(listen_error(address, " for the admin pages", "--admin"))
-}
-
-/// What to do about an address that cannot be listened on, where that is known.
-fn listen_error(address: SocketAddr, why: &str, flag: &str) -> impl Fn(io::Error) -> StartError {
-    let what = format!("cannot listen on {address}{why}");
-    let flag = flag.to_owned();
-    move |error| {
-        let hint = match error.kind() {
-            io::ErrorKind::AddrInUse => {
-                format!(", as something else does, perhaps another sidecar; {flag} gives another")
-            }
-            io::ErrorKind::AddrNotAvailable => ", which is no address of this machine".to_owned(),
-            io::ErrorKind::PermissionDenied => {
-                ", as ports below 1024 need CAP_NET_BIND_SERVICE".to_owned()
-            }
-            _ => String::new(),
-        };
-        StartError::Io(format!("{what}{hint}"), error)
-    }
 }
 
 /// So many, in words.
