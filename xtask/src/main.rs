@@ -27,8 +27,8 @@ Usage: cargo xtask COMMAND
                            ours beside others on this machine; NAME is proxy, overload, tasks,
                            http or rpc
   fuzz SECS                property tests on ever more random cases for about SECS seconds
-  soak [SECS]              the sidecar at twice its capacity, 600 seconds unless told otherwise: memory
-                           and open files must not grow
+  soak [SECS [BINARY]]     the sidecar at twice its capacity, 600 seconds unless told otherwise: memory
+                           and open files must not grow; BINARY instead of a build in the dev profile
 ";
 
 fn main() -> ExitCode {
@@ -48,9 +48,9 @@ fn main() -> ExitCode {
             Ok(secs) => fuzz::fuzz(secs),
             Err(_) => return usage(),
         },
-        ["soak"] => soak::soak(600),
-        ["soak", secs] => match secs.parse() {
-            Ok(secs) => soak::soak(secs),
+        ["soak"] => soak::soak(600, None),
+        ["soak", secs, binary @ ..] if binary.len() <= 1 => match secs.parse() {
+            Ok(secs) => soak::soak(secs, binary.first().copied()),
             Err(_) => return usage(),
         },
         ["--help" | "-h" | "help"] => {

@@ -1,4 +1,4 @@
-//! `cargo xtask soak [SECS]`: the sidecar at twice its capacity for a long time, with clients that come,
+//! `cargo xtask soak [SECS [BINARY]]`: the sidecar at twice its capacity for a long time, with clients that come,
 //! go and break off. Memory and open files have to stay what they are.
 //!
 //! The first third is for warming up. Afterwards, the mean of the last third may not exceed that of the
@@ -6,6 +6,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -25,12 +26,19 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Memory may vary by this much besides a tenth, in kilobytes.
 const SLACK: f64 = 2_048.0;
 
-/// Runs for `secs` seconds.
-pub(crate) fn soak(secs: u64) -> Result {
-    run::run(&mut run::cargo(&["build", "-p", "tidegate-cli"]))?;
+/// Runs for `secs` seconds, with the program given or a new one.
+pub(crate) fn soak(secs: u64, binary: Option<&str>) -> Result {
+    let binary = match binary {
+        Some(binary) => PathBuf::from(binary),
+        None => {
+            run::run(&mut run::cargo(&["build", "-p", "tidegate-cli"]))?;
+            let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".to_owned());
+            run::root().join(target).join("debug/tidegate")
+        }
+    };
     let upstream = serve().map_err(|error| format!("cannot serve: {error}"))?;
     let (listen, admin) = (free_port()?, free_port()?);
-    let mut sidecar = Sidecar::start(upstream, listen, admin)?;
+    let mut sidecar = Sidecar::start(&binary, upstream, listen, admin)?;
     let end = Instant::now() + Duration::from_secs(secs);
     let tally = Arc::new(Tally::default());
     let clients: Vec<_> = (0..CLIENTS)
@@ -168,10 +176,13 @@ fn free_port() -> Result<SocketAddr> {
 struct Sidecar(Child);
 
 impl Sidecar {
-    fn start(upstream: SocketAddr, listen: SocketAddr, admin: SocketAddr) -> Result<Self> {
-        let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".to_owned());
-        let binary = run::root().join(target).join("debug/tidegate");
-        let child = Command::new(&binary)
+    fn start(
+        binary: &Path,
+        upstream: SocketAddr,
+        listen: SocketAddr,
+        admin: SocketAddr,
+    ) -> Result<Self> {
+        let child = Command::new(binary)
             .args(["proxy", "--listen", &listen.to_string(), "--admin", &admin.to_string()])
             .args(["--upstream", &format!("http://{upstream}"), "--objective", "200ms"])
             .stdin(Stdio::null())

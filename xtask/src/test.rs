@@ -29,6 +29,7 @@ pub(crate) fn test(install: bool) -> Result {
         ("clients of others", clients),
         ("browser", browser),
         ("terminal", terminal),
+        ("traces", traces),
         ("doc tests", || cargo_step(&["test", "-q", "--workspace", "--doc"])),
         ("loom models", loom),
         ("documentation", documentation),
@@ -95,6 +96,7 @@ fn clients() -> Result<Done> {
         ("curl", "curl is missing: apt-get install curl"),
         ("wrk", "wrk is missing: apt-get install wrk"),
         ("h2load", "h2load is missing: apt-get install nghttp2-client"),
+        ("node", "node is missing: apt-get install nodejs"),
     ] {
         if find(program).is_none() {
             return Ok(Done::Skipped(why));
@@ -123,6 +125,12 @@ fn terminal() -> Result<Done> {
         return Ok(Done::Skipped("script is missing: apt-get install bsdutils"));
     }
     cargo_step(&["test", "-q", "-p", "tidegate-cli", "--features", "tui", "top"])
+}
+
+/// Spans are behind a feature, too.
+fn traces() -> Result<Done> {
+    let args = ["test", "-q", "-p", "tidegate-proxy", "--features", "otel", "--test", "traces"];
+    cargo_step(&args)
 }
 
 /// Explores the interleavings of the driver's lock and wakers. Loom replaces the standard library's

@@ -279,3 +279,83 @@ fn the_dashboard_is_true_safe_and_survives_a_restart() {
         "return document.documentElement.scrollWidth <= window.innerWidth + 1",
     );
 }
+
+/// A site of its own, in plain asyncio: a page, its script, data, and a WebSocket. Prints its port.
+const SITE: &str = r#"
+import asyncio, base64, hashlib
+PAGE = b'<!doctype html><title>shop</title><p id=data></p><p id=socket></p><script src=/app.js></script>'
+APP = b'''
+fetch('/data').then(answer => answer.text()).then(text => { data.textContent = text });
+const line = new WebSocket(`ws://${location.host}/socket`);
+line.onmessage = event => { socket.textContent += event.data; if (event.data === 'hello') line.send('again'); };
+'''
+async def answer(reader, writer):
+    while True:
+        try:
+            head = (await reader.readuntil(b'\r\n\r\n')).decode().split('\r\n')
+        except asyncio.IncompleteReadError:
+            return writer.close()
+        fields = dict(line.lower().split(': ', 1) for line in head[1:] if ': ' in line)
+        path = head[0].split(' ')[1]
+        if path == '/socket':
+            key = next(line.split(': ', 1)[1] for line in head if line.lower().startswith('sec-websocket-key'))
+            accept = base64.b64encode(hashlib.sha1((key + '258EAFA5-E914-47DA-95CA-C5AB0DC85B11').encode()).digest())
+            writer.write(b'HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n'
+                         b'sec-websocket-accept: ' + accept + b'\r\n\r\n\x81\x05hello')
+            frame = await reader.readexactly(11)
+            said = bytes(byte ^ frame[2 + n % 4] for n, byte in enumerate(frame[6:]))
+            writer.write(b'\x81\x05' + said)
+            await reader.read()
+            return writer.close()
+        body = {'/': PAGE, '/app.js': APP, '/data': b'ranked ' + fields.get('overload-context', '').encode()}
+        body = body.get(path, b'')
+        kind = b'text/javascript' if path == '/app.js' else b'text/html'
+        writer.write(b'HTTP/1.1 200 OK\r\ncontent-type: %s\r\ncontent-length: %d\r\n\r\n%s' % (kind, len(body), body))
+async def main():
+    server = await asyncio.start_server(answer, '127.0.0.1', 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+asyncio.run(main())
+"#;
+
+/// Everything a page needs passes through a sidecar.
+#[test]
+fn a_page_loads_through_the_sidecar() {
+    let Some(browser) = Browser::start(800, 600) else { return };
+    let Ok(mut site) = Command::new("python3").args(["-c", SITE]).stdout(Stdio::piped()).spawn()
+    else {
+        return eprintln!("skipped: python3 is not installed");
+    };
+    let mut port = String::new();
+    let output = site.stdout.take().expect("piped");
+    BufReader::new(output).read_line(&mut port).expect("it says its port");
+    let _site = Running(site);
+    let (listen, admin) = (free(), free());
+    let upstream = format!("http://127.0.0.1:{}", port.trim());
+    let child = Command::new(TIDEGATE)
+        .args(["proxy", "--listen", &listen, "--admin", &admin, "--log", "none"])
+        .args(["--upstream", &upstream])
+        .spawn()
+        .expect("it starts");
+    let _sidecar = Running(child);
+    while exchange(&admin, "GET", "/healthz", "", "").is_err() {
+        thread::sleep(Duration::from_millis(20));
+    }
+    browser.open(&format!("http://{listen}/"));
+    assert_eq!(browser.text("return document.title"), "shop");
+    browser.wait(
+        "data",
+        "return document.querySelector('#data').textContent.startsWith('ranked r=(24')",
+    );
+    browser.wait(
+        "both directions of a WebSocket",
+        "return document.querySelector('#socket').textContent === 'helloagain'",
+    );
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+    let state = exchange(&admin, "GET", "/state", "", "").expect("it answers").1;
+    let state: Value = serde_json::from_str(&state).expect("JSON");
+    // The page, its script and the data, the request that became a WebSocket; an icon perhaps.
+    let served = state["finished"]["critical"]["served"].as_u64();
+    assert!((4..=5).contains(&served.expect("a number")), "{state}");
+    assert_eq!((&state["running"], &state["tunnels"]), (&0.into(), &1.into()));
+}

@@ -181,9 +181,34 @@ fn take(table: &mut toml::Table, path: &[String]) -> Option<toml::Value> {
     value.as_table_mut()?.remove(last)
 }
 
-/// What is wrong, without the line that says where: fields are named by their path.
+/// What is wrong, without the line that says where: fields are named by their path. Instead of all that
+/// is known, the one that was probably meant.
 fn message(error: &toml::de::Error) -> String {
-    error.message().to_owned()
+    let told = error.message();
+    let mut words = told.split('`').skip(1).step_by(2);
+    let meant = words.next().and_then(|unknown| words.find(|known| is_slip(unknown, known)));
+    match (meant, told.split_once(", expected")) {
+        (Some(meant), Some((unknown, _))) => format!("{unknown}; did you mean `{meant}`?"),
+        _ => told.to_owned(),
+    }
+}
+
+/// Whether one letter too many, too few or another makes `written` of `meant`, or two that changed places.
+fn is_slip(written: &str, meant: &str) -> bool {
+    let (mut written, mut meant) = (written.as_bytes(), meant.as_bytes());
+    let long = meant.len() > 2;
+    while let ([first, rest @ ..], [same, others @ ..]) = (written, meant)
+        && first == same
+    {
+        (written, meant) = (rest, others);
+    }
+    match (written, meant) {
+        ([_, rest @ ..], others) if rest == others => true,
+        (rest, [_, others @ ..]) if rest == others => true,
+        ([_, rest @ ..], [_, others @ ..]) if rest == others => long,
+        ([a, b, rest @ ..], [c, d, others @ ..]) => a == d && b == c && rest == others,
+        _ => false,
+    }
 }
 
 /// Writes a configuration as TOML.
@@ -233,6 +258,22 @@ mod tests {
                 ("retry_share", "NaN"),
             ])
         );
+    }
+
+    #[test]
+    fn whoever_slips_is_told_what_was_meant() {
+        for (slip, meant) in [
+            ("queue_limt = 1", "queue_limit"),
+            ("queue_limitt = 1", "queue_limit"),
+            ("queue_limot = 1", "queue_limit"),
+            ("queue_limti = 1", "queue_limit"),
+            ("[schedule]\norder = 'fifp'", "fifo"),
+        ] {
+            let error = GateConfig::from_toml(slip).expect_err("a slip").to_string();
+            assert!(error.ends_with(&format!("; did you mean `{meant}`?")), "{error}");
+        }
+        let error = GateConfig::from_toml("colour = 'red'").expect_err("unknown").to_string();
+        assert!(error.contains("expected one of"), "{error}");
     }
 
     #[test]

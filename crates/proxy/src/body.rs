@@ -12,9 +12,10 @@ use hyper::body::Incoming;
 use tidegate_core::{Instant, Outcome, Span};
 use tidegate_driver::Slot;
 
-use crate::sideline::Probe;
 use tokio::sync::mpsc;
 
+use crate::sideline::Probe;
+use crate::trace::Span as Traced;
 use crate::upstream::Call;
 use crate::worker::Worker;
 
@@ -112,6 +113,9 @@ pub(crate) struct Held {
     pub(crate) outcome: Outcome,
     /// Whether the answer is a refusal of the upstream's own.
     pub(crate) refused: bool,
+    /// Ends with it.
+    #[expect(dead_code, reason = "held for its end")]
+    pub(crate) span: Traced,
 }
 
 impl Held {

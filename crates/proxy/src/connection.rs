@@ -7,6 +7,7 @@
 //! |---|---|
 //! | a request's head has begun | dropped after `header_timeout`: a slow loris |
 //! | no request is on its way | told to end (GOAWAY, `connection: close`) after `idle_timeout` |
+//! | an answer is there that the client does not take | dropped after `body_timeout` |
 //! | it is older than `max_age` | told to end once what it has asked for is answered |
 
 use std::convert::Infallible;
@@ -106,11 +107,11 @@ async fn speak<S>(
         // Made inside, where it stays: its future is large, and would be copied on the way.
         async move {
             let mut answer = forward::serve(&worker, &peer, request).await;
-            if active.0.old.load(Ordering::Relaxed) {
+            if active.pulse.old.load(Ordering::Relaxed) {
                 let close = HeaderValue::from_static("close");
                 answer.headers_mut().insert(CONNECTION, close);
             }
-            Ok::<_, Infallible>(answer.map(|body| Tracked { body, active }))
+            Ok::<_, Infallible>(answer.map(|body| Tracked::new(body, active)))
         }
     });
     // A macro, as the two kinds of connection share no trait.
@@ -170,10 +171,12 @@ async fn watch(worker: &Worker, pulse: &Pulse, heads: bool) -> Verdict {
     loop {
         let settings = worker.settings();
         let head = Duration::from(settings.header_timeout);
+        let body = Duration::from(settings.body_timeout);
         let ConnectionsConfig { idle_timeout, max_age, .. } = settings.connections;
         drop(settings);
         let (idle, max_age) = (Duration::from(idle_timeout), Duration::from(max_age));
-        let pause = head.min(idle).min(if max_age.is_zero() { idle } else { max_age }) / LOOKS;
+        let pause =
+            head.min(body).min(idle).min(if max_age.is_zero() { idle } else { max_age }) / LOOKS;
         sleep(pause).await;
         age += pause;
         let now = pulse.read();
@@ -189,6 +192,7 @@ async fn watch(worker: &Worker, pulse: &Pulse, heads: bool) -> Verdict {
         match (now.active, now.reading) {
             (0, true) if quiet >= head => return Verdict::Drop,
             (0, false) if quiet >= idle => return Verdict::End,
+            (1.., _) if now.offered > 0 && quiet >= body => return Verdict::Drop,
             _ => {}
         }
     }
@@ -220,6 +224,10 @@ struct Pulse {
     active: AtomicU32,
     /// Requests so far.
     requests: AtomicU32,
+    /// Answers that wait for the client, and not for the upstream.
+    offered: AtomicU32,
+    /// Changes with everything that is taken of an answer.
+    taken: AtomicU32,
     /// Whether bytes have come since the last request began.
     reading: AtomicBool,
     /// Whether the next answer is the last.
@@ -230,14 +238,24 @@ struct Pulse {
 struct Beat {
     active: u32,
     requests: u32,
+    offered: u32,
+    taken: u32,
     reading: bool,
 }
 
 impl Pulse {
+    /// Something of an answer was taken.
+    fn take(&self) {
+        let taken = self.taken.load(Ordering::Relaxed);
+        self.taken.store(taken.wrapping_add(1), Ordering::Relaxed);
+    }
+
     fn read(&self) -> Beat {
         Beat {
             active: self.active.load(Ordering::Relaxed),
             requests: self.requests.load(Ordering::Relaxed),
+            offered: self.offered.load(Ordering::Relaxed),
+            taken: self.taken.load(Ordering::Relaxed),
             reading: self.reading.load(Ordering::Relaxed),
         }
     }
@@ -245,23 +263,40 @@ impl Pulse {
 
 /// A request on its way.
 #[derive(Debug)]
-struct Active(Arc<Pulse>);
+struct Active {
+    pulse: Arc<Pulse>,
+    /// Whether there is something of its answer to be taken: until that is asked for, and again with each
+    /// piece that was there.
+    offered: bool,
+}
 
 impl Active {
     fn new(pulse: &Arc<Pulse>) -> Self {
         pulse.active.fetch_add(1, Ordering::Relaxed);
         pulse.requests.fetch_add(1, Ordering::Relaxed);
         pulse.reading.store(false, Ordering::Relaxed);
-        Self(Arc::clone(pulse))
+        Self { pulse: Arc::clone(pulse), offered: false }
+    }
+
+    /// Its answer is there, or somebody has asked for more of it and more is there, or not.
+    fn offer(&mut self, offered: bool) {
+        self.pulse.take();
+        match (self.offered, offered) {
+            (false, true) => drop(self.pulse.offered.fetch_add(1, Ordering::Relaxed)),
+            (true, false) => drop(self.pulse.offered.fetch_sub(1, Ordering::Relaxed)),
+            _ => {}
+        }
+        self.offered = offered;
     }
 }
 
 impl Drop for Active {
     fn drop(&mut self) {
-        self.0.active.fetch_sub(1, Ordering::Relaxed);
+        self.offer(false);
+        self.pulse.active.fetch_sub(1, Ordering::Relaxed);
         // The rest of its own body may have been read meanwhile: no head has begun.
-        self.0.reading.store(false, Ordering::Relaxed);
-        self.0.requests.fetch_add(1, Ordering::Relaxed);
+        self.pulse.reading.store(false, Ordering::Relaxed);
+        self.pulse.requests.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -269,8 +304,14 @@ impl Drop for Active {
 #[derive(Debug)]
 struct Tracked {
     body: ProxyBody,
-    #[expect(dead_code, reason = "held for its end")]
     active: Active,
+}
+
+impl Tracked {
+    fn new(body: ProxyBody, mut active: Active) -> Self {
+        active.offer(true);
+        Self { body, active }
+    }
 }
 
 impl Body for Tracked {
@@ -281,7 +322,9 @@ impl Body for Tracked {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        self.active.offer(frame.is_ready());
+        frame
     }
 
     fn is_end_stream(&self) -> bool {
@@ -293,12 +336,25 @@ impl Body for Tracked {
     }
 }
 
-/// A stream that tells when bytes have come.
+/// A stream that tells when bytes have come and gone.
 struct Watched<S> {
     stream: S,
     /// Whether bytes between two requests are the head of the next.
     heads: bool,
     pulse: Arc<Pulse>,
+}
+
+impl<S: Unpin> Watched<S> {
+    fn written(
+        &mut self,
+        write: impl FnOnce(Pin<&mut S>) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        let result = write(Pin::new(&mut self.stream));
+        if result.is_ready() {
+            self.pulse.take();
+        }
+        result
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
@@ -322,7 +378,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        self.written(|stream| stream.poll_write(cx, bytes))
     }
 
     fn poll_write_vectored(
@@ -330,7 +386,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+        self.written(|stream| stream.poll_write_vectored(cx, slices))
     }
 
     fn is_write_vectored(&self) -> bool {

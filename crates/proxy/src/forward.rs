@@ -14,6 +14,7 @@ use tidegate_http::wire::{self, Refusal};
 use crate::body::{Entry, Held, Place, ProxyBody};
 use crate::config::{self, Percent, Trust};
 use crate::headers::{self, Peer};
+use crate::trace::Span;
 use crate::upload::Upload;
 use crate::upstream::{Call, Failure};
 use crate::worker::{Settings, Worker};
@@ -33,21 +34,29 @@ struct Asked {
 }
 
 /// Answers a request: never an error, always a response.
-pub(crate) async fn serve(worker: &Arc<Worker>, peer: &Peer, request: Request<Incoming>) -> Answer {
+pub(crate) async fn serve(
+    worker: &Arc<Worker>,
+    peer: &Peer,
+    mut request: Request<Incoming>,
+) -> Answer {
     let settings = worker.settings();
     let now = worker.gate.now();
     let asked = ask(worker, &settings, &request, peer, now);
+    let mut span = settings.traces.begin(&mut request, &asked.context);
     if settings.ranks.is_exempt(request.uri().path()) {
-        return forward(worker, &settings, peer, request, &asked, Entry::Outside).await;
+        span.passed();
+        return forward(worker, &settings, peer, request, &asked, Entry::Outside, span).await;
     }
     let entry = match enter(worker, now, &asked).await {
         Ok(entry) => entry,
         Err(rejection) => {
+            span.refused(&rejection);
             spare::time().await;
             return refuse(worker, &settings, &rejection, &asked);
         }
     };
-    let mut answer = forward(worker, &settings, peer, request, &asked, entry).await;
+    span.admitted();
+    let mut answer = forward(worker, &settings, peer, request, &asked, entry, span).await;
     if asked.listens {
         tell(worker, &mut answer, &asked.context, None);
     }
@@ -131,6 +140,7 @@ async fn forward(
     mut request: Request<Incoming>,
     asked: &Asked,
     entry: Entry,
+    mut span: Span,
 ) -> Answer {
     let context = &asked.context;
     let scheme = settings.upstreams.scheme();
@@ -143,13 +153,17 @@ async fn forward(
             && !headers::move_to_http2(&mut request, scheme.is_secure())
     {
         // The request says nothing about the service's load: the entry is dropped.
+        span.failed(StatusCode::BAD_REQUEST);
         return plain(StatusCode::BAD_REQUEST, "the request names no host\n");
     }
     // The rank it has here is the one it keeps: calls that the service makes for it can pass it on.
     let (own, sent) = match outbound::leave(settings.outbound.as_ref(), context).await {
         Ok(left) => left,
         // Nothing was asked of the service: the entry is dropped.
-        Err(rejection) => return refuse(worker, settings, &rejection, asked),
+        Err(rejection) => {
+            span.refused(&rejection);
+            return refuse(worker, settings, &rejection, asked);
+        }
     };
     let now = worker.gate.now();
     let passed_on = wire::write_context(&own, now, &worker.names);
@@ -159,24 +173,36 @@ async fn forward(
     let patience = settings.body_timeout.into();
     let request = request.map(|body| Upload::new(body, patience));
     match settings.upstreams.send(now, request, limit).await {
-        Ok((response, call)) => match (client, sent.answered(&response)) {
-            (Some(client), ()) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                tunnel(worker, client, response, call, entry)
+        Ok((response, call)) => {
+            sent.answered(&response);
+            span.answered(call.address(), response.status());
+            match client {
+                Some(client) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+                    tunnel(worker, client, response, call, entry)
+                }
+                _ => answer(worker, response, call, entry, span),
             }
-            _ => answer(worker, response, call, entry),
-        },
+        }
         Err(failure) => {
             sent.failed();
             // A slow client says nothing about the service: the entry is dropped.
             if !matches!(failure, Failure::Slow) {
                 entry.finish(worker.gate.now(), Outcome::Fail);
             }
-            fail(worker, &failure)
+            let answer = fail(worker, &failure);
+            span.failed(answer.status());
+            answer
         }
     }
 }
 
-fn answer(worker: &Arc<Worker>, response: Response<Incoming>, call: Call, entry: Entry) -> Answer {
+fn answer(
+    worker: &Arc<Worker>,
+    response: Response<Incoming>,
+    call: Call,
+    entry: Entry,
+    span: Span,
+) -> Answer {
     let status = response.status();
     let (mut parts, body) = response.into_parts();
     headers::remove_hop_by_hop(&mut parts.headers);
@@ -195,6 +221,7 @@ fn answer(worker: &Arc<Worker>, response: Response<Incoming>, call: Call, entry:
         outcome: if status.is_server_error() { Outcome::Fail } else { Outcome::Serve },
         refused: status == StatusCode::BAD_GATEWAY
             || wire::refusal_of(status, &parts.headers).is_some(),
+        span,
     };
     Response::from_parts(parts, ProxyBody::answer(body, held))
 }

@@ -219,6 +219,38 @@ pub(crate) async fn ask(shared: Arc<Shared>) {
     }
 }
 
+/// Time between two looks at who does not answer.
+const OUTAGE_LOOK: Duration = Duration::from_millis(500);
+
+/// Tells when an upstream does not answer requests, and when it does again: a line each.
+pub(crate) async fn tell_outages(shared: Arc<Shared>) {
+    let mut silent: BTreeMap<Address, Arc<Peer>> = BTreeMap::new();
+    loop {
+        tokio::time::sleep(OUTAGE_LOOK).await;
+        for peer in shared.peers.all() {
+            let never = peer.answers.load(Ordering::Relaxed) == 0;
+            let fails = never && peer.failures.load(Ordering::Relaxed) > 0
+                || peer.ejections.load(Ordering::Relaxed) > 0;
+            let address = &peer.address;
+            match (fails, silent.contains_key(address)) {
+                (true, false) if never => shared.log(&format_args!(
+                    "{address} has not answered a request yet: does it run, and is the address right?"
+                )),
+                (true, false) => shared.log(&format_args!("{address} does not answer requests")),
+                (false, true) => shared.log(&format_args!("{address} answers requests")),
+                _ => continue,
+            }
+            match fails {
+                true => drop(silent.insert(address.clone(), peer)),
+                false => drop(silent.remove(address)),
+            }
+        }
+        // One that was taken out of the file and comes back is a new one.
+        let all = shared.peers.all();
+        silent.retain(|_, peer| all.iter().any(|one| Arc::ptr_eq(one, peer)));
+    }
+}
+
 /// What is remembered of an upstream between two questions.
 #[derive(Debug, Default)]
 struct Asked {

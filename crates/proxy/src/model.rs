@@ -88,6 +88,11 @@ impl Model {
         }
     }
 
+    /// The machine is as full as that, 1 being full.
+    pub(crate) fn utilize(&mut self, now: Instant, utilization: f64) {
+        self.gate.on_utilization(now, utilization);
+    }
+
     /// Requests let in and refused since the last call; the rest of a model's events is of no use.
     pub(crate) fn verdicts(&mut self) -> impl Iterator<Item = (Instant, Event)> {
         let events = self.gate.events().drain();

@@ -9,6 +9,7 @@ use tidegate_http::wire::Names;
 use crate::config::Percent;
 use crate::dashboard::detail::Detail;
 use crate::health::Peers;
+use crate::machine::Sample;
 use crate::metrics::{Counters, Metrics};
 use crate::report::{Level, Snapshot};
 
@@ -69,6 +70,7 @@ fn page() -> String {
         names: &Names::default(),
         latencies: BTreeMap::new(),
         peers: vec![Peers::default().get(&"http://127.0.0.1:1".parse().expect("an address"))],
+        sample: Sample { utilization: Some(0.0), signals: vec![("cpu".to_owned(), 0.0)] },
         now: Instant::ZERO,
         uptime: Span::ZERO,
         counters: &counters,

@@ -1,10 +1,12 @@
 //! The numbers as text: Prometheus for machines that collect, JSON for whoever looks.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
+use tidegate_core::admission::Issued;
 use tidegate_core::objective::Because;
 use tidegate_core::{CallerId, Criticality, Cursor, Gate, Instant, Reason, Span, Workflow};
 use tidegate_http::wire::Names;
@@ -12,6 +14,7 @@ use tidegate_http::wire::Names;
 use crate::config::Percent;
 use crate::dashboard::detail::Detail;
 use crate::health::Peer;
+use crate::machine::Sample;
 use crate::metrics::{Counters, Histogram, Metrics, OUTCOMES, REASONS};
 
 /// One moment of a sidecar.
@@ -29,11 +32,15 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) enforce: Percent,
     pub(crate) draining: bool,
     pub(crate) peers: Vec<Arc<Peer>>,
+    pub(crate) sample: Sample,
     pub(crate) now: Instant,
 }
 
+/// Most callers that are told of: those with the largest windows.
+const MOST_CALLERS: usize = 256;
+
 /// How full the gate is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Level {
     pub(crate) slots: u32,
     pub(crate) running: u32,
@@ -45,6 +52,8 @@ pub(crate) struct Level {
     pub(crate) policy: &'static str,
     /// The last rank let in, while ranks are cut.
     pub(crate) cursor: Option<Cursor>,
+    /// Callers that have credits, or want some.
+    pub(crate) callers: Vec<Issued>,
 }
 
 impl Level {
@@ -59,8 +68,17 @@ impl Level {
             policy: gate.admission().name(),
             // A copy, as asking is counted.
             cursor: gate.clone().feedback(now, CallerId::default(), Workflow::NONE).last,
+            callers: callers(gate),
         }
     }
+}
+
+fn callers(gate: &Gate) -> Vec<Issued> {
+    let mut callers = gate.admission().issued();
+    callers.retain(|issued| issued.caller != CallerId::default());
+    callers.sort_by_key(|issued| (Reverse(issued.window), issued.caller));
+    callers.truncate(MOST_CALLERS);
+    callers
 }
 
 impl Snapshot<'_> {
@@ -107,6 +125,14 @@ impl Snapshot<'_> {
         page.gauge("tidegate_credits", help, self.detail.credits.unwrap_or(0));
         let help = "Ranks let in, from 0 to 64: the business rank, and the part of it by user.";
         page.gauge("tidegate_cursor", help, cursor(level.cursor));
+        if let Some(utilization) = self.sample.utilization {
+            let help = "How full the machine is, 1 being full: all of [gate.signals] together.";
+            page.gauge("tidegate_utilization", help, utilization);
+        }
+        page.head("tidegate_signal", "gauge", "Each signal of the machine, 1 being full.");
+        for (signal, value) in &self.sample.signals {
+            page.line(&[("signal", signal)], value);
+        }
         let help = "Seconds since the process began to serve.";
         page.gauge("tidegate_uptime_seconds", help, self.uptime.as_secs_f64());
         let help = "Client connections open.";
@@ -189,6 +215,17 @@ impl Snapshot<'_> {
         let last = level.cursor.and_then(Cursor::last);
         state["last_rank"] = last.map(|rank| json!([rank.business(), rank.user()])).into();
         state["uptime_seconds"] = self.uptime.as_secs_f64().into();
+        state["utilization"] = self.sample.utilization.into();
+        let signals = self.sample.signals.iter().map(|(name, value)| (name.clone(), json!(value)));
+        state["signals"] = signals.collect::<Map<_, _>>().into();
+        let callers = level.callers.iter().map(|issued| {
+            let Issued { caller, window, in_flight, demand, sheds } = issued;
+            let told = json!({
+                "credits": window, "in_flight": in_flight, "demand": demand, "sheds": sheds,
+            });
+            (format!("{:x}", caller.0), told)
+        });
+        state["callers"] = callers.collect::<Map<_, _>>().into();
         self.detail.tell(&mut state, self.names);
         state
     }
@@ -212,7 +249,7 @@ fn plain_counters(
         ("connections_throttled", "Closed: too many new ones at once.", counters.too_fast.get()),
         (
             "slow_clients",
-            "Clients that did not send their request in time.",
+            "Clients that did not send a request, or take an answer, in time.",
             counters.slow_clients.get(),
         ),
         ("tls_failures", "Client connections without TLS.", counters.tls_failures.get()),

@@ -25,15 +25,18 @@ use tokio_rustls::rustls::ClientConfig;
 use crate::admin;
 use crate::config::{File, Percent};
 use crate::health::{self, Peers};
+use crate::listen;
 use crate::log::Log;
+use crate::machine::{self, Sample};
 use crate::metrics::Counters;
 use crate::operate::{self, Token};
 use crate::outbound;
 use crate::report::{Level, Snapshot};
 use crate::sideline::Sideline;
 use crate::tls::Tls;
+use crate::trace::Traces;
 use crate::watch::{Line, Watch};
-use crate::worker::{self, Links, Phase, Tools, Worker};
+use crate::worker::{Links, Phase, Tools, Worker};
 
 /// Longest time between two looks at the gate. Its log of events holds 65,536; at four per request
 /// that is 800,000 requests per second.
@@ -105,6 +108,7 @@ pub(crate) struct Shared {
     pub(crate) token: Mutex<Option<Token>>,
     pub(crate) peers: Peers,
     links: Mutex<Links>,
+    sample: Mutex<Sample>,
     log: Log,
     source: Option<Source>,
     listen: SocketAddr,
@@ -145,7 +149,7 @@ impl Server {
         let runtime = runtime.map_err(io_error("cannot start a runtime"))?;
         let (listeners, admin) = {
             let _entered = runtime.enter();
-            (listen_all(&file)?, listen_admin(file.proxy.admin)?)
+            (listen::serving(&file.proxy)?, listen::admin(file.proxy.admin)?)
         };
         let address = |result: io::Result<_>| result.map_err(io_error("cannot learn an address"));
         let listen = address(listeners[0].local_addr())?;
@@ -172,7 +176,8 @@ impl Server {
         let peers = Peers::default();
         let outbound = outbound::build(&file.caller, clock, seeds.next_u64())
             .map_err(|error| StartError::Config(error.to_string()))?;
-        let links = Links { tls, outbound };
+        let traces = Traces::new(&file.proxy.traces, file.proxy.log).map_err(StartError::Config)?;
+        let links = Links { tls, outbound, traces };
         let tools = Tools {
             gate: gate.clone(),
             sideline: Arc::clone(&sideline),
@@ -199,6 +204,7 @@ impl Server {
             phase: watch::Sender::new(Phase::Open),
             peers,
             links: Mutex::new(links),
+            sample: Mutex::new(Sample::default()),
             log: file.proxy.log,
             file: Mutex::new(file),
             enforce: Mutex::new(None),
@@ -242,6 +248,8 @@ impl Server {
             tokio::spawn(admin::serve(Arc::clone(&shared), admin));
             tokio::spawn(look(Arc::clone(&shared)));
             tokio::spawn(health::ask(Arc::clone(&shared)));
+            tokio::spawn(health::tell_outages(Arc::clone(&shared)));
+            tokio::spawn(machine::sample(Arc::clone(&shared)));
             tokio::spawn(watch_file(Arc::clone(&shared)));
             if signals {
                 tokio::spawn(hear_signals(Arc::clone(&shared)));
@@ -251,6 +259,7 @@ impl Server {
         for thread in threads {
             thread.join().map_err(|_| io::Error::other("a serving thread panicked"))??;
         }
+        shared.links().traces.clone().finish();
         shared.watch.collect().iter().for_each(|line| shared.log(line));
         shared.log(&format_args!("ended: {} served", shared.watch.metrics().0.served()));
         Ok(())
@@ -316,8 +325,19 @@ impl Shared {
             enforce: self.sideline.percent(),
             draining: self.is_draining(),
             peers: self.peers.all(),
+            sample: self.sample.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             now,
         }
+    }
+
+    /// The machine was looked at.
+    pub(crate) fn sampled(&self, sample: Sample) {
+        *self.sample.lock().unwrap_or_else(PoisonError::into_inner) = sample;
+    }
+
+    /// The runtimes of the threads that serve; none before all do.
+    pub(crate) fn runtimes(&self) -> Option<Vec<tokio::runtime::Handle>> {
+        self.workers.iter().map(|worker| worker.runtime().cloned()).collect()
     }
 
     /// How long upstreams take to answer, as the slowest thread sees it.
@@ -356,14 +376,24 @@ impl Shared {
         // Its sender is in `self`, so this ends only when the phase comes.
         let _ = phase.wait_for(|phase| *phase >= Phase::Draining).await;
         let limit = Duration::from(self.file().proxy.drain_timeout);
-        let inside = self.gate.read(|gate| gate.waiting() + gate.running() as usize);
-        self.log(&format_args!("ending: {inside} requests inside, at most {limit:?} to finish"));
+        let inside = || self.gate.read(|gate| gate.waiting() + gate.running() as usize);
+        let mut left = inside();
+        self.log(&format_args!(
+            "ending: {} inside, at most {limit:?} to finish; a second signal ends at once",
+            requests(left)
+        ));
         let end = tokio::time::Instant::now() + limit;
         while threads.iter().any(|thread| !thread.is_finished()) {
             if tokio::time::Instant::now() >= end {
                 self.advance(Phase::Over);
             }
+            if *self.phase.borrow() < Phase::Over {
+                left = inside();
+            }
             tokio::time::sleep(LOOK).await;
+        }
+        if left > 0 && *self.phase.borrow() == Phase::Over {
+            self.log(&format_args!("{} did not finish in time", requests(left)));
         }
     }
 
@@ -406,9 +436,14 @@ impl Shared {
             false => outbound::build(&file.caller, self.clock, self.clock.now().as_nanos())
                 .map_err(|error| StartError::Config(error.to_string()))?,
         };
+        let (old, same) = (self.links().traces.clone(), file.proxy.traces == current.proxy.traces);
+        let traces = match same {
+            true => old.clone(),
+            false => Traces::new(&file.proxy.traces, self.log).map_err(StartError::Config)?,
+        };
         // The last that can fail; from here on everything is taken.
         self.reconfigure(&file.gate)?;
-        let links = Links { tls, outbound };
+        let links = Links { tls, outbound, traces };
         *self.token.lock().unwrap_or_else(PoisonError::into_inner) = token;
         for worker in &self.workers {
             worker.reconfigure(&file.proxy, &links);
@@ -417,6 +452,9 @@ impl Shared {
         *self.links() = links;
         *current = file;
         drop(current);
+        if !same {
+            thread::spawn(move || old.finish());
+        }
         self.apply_enforcement();
         Ok(())
     }
@@ -549,34 +587,9 @@ fn secret(file: &File, rng: &mut Rng) -> Result<[u8; 16], StartError> {
     read().map_err(io_error(&format!("cannot read 16 bytes of {path}")))
 }
 
-fn listen_all(file: &File) -> Result<Vec<std::net::TcpListener>, StartError> {
-    let threads = match file.proxy.threads {
-        0 => thread::available_parallelism().map_or(1, usize::from),
-        threads => threads,
-    };
-    let address = file.proxy.listen;
-    let cannot = || io_error(&format!("cannot listen on {address}"));
-    // Sockets that share an address also share it with another process of ours; ask without
-    // sharing first, so that a port in use is an error and not a surprise.
-    if address.port() != 0 {
-        drop(std::net::TcpListener::bind(address).map_err(cannot())?);
-    }
-    let first = worker::listen(address).map_err(cannot())?;
-    let address = first.local_addr().map_err(cannot())?;
-    let mut listeners = vec![first];
-    for _ in 1..threads {
-        listeners.push(worker::listen(address).map_err(cannot())?);
-    }
-    Ok(listeners)
-}
-
-fn listen_admin(address: SocketAddr) -> Result<TcpListener, StartError> {
-    let open = || {
-        let listener = std::net::TcpListener::bind(address)?;
-        listener.set_nonblocking(true)?;
-        TcpListener::from_std(listener)
-    };
-    open().map_err(io_error(&format!("cannot listen on {address} for the admin pages")))
+/// So many, in words.
+fn requests(count: usize) -> String {
+    if count == 1 { "1 request".to_owned() } else { format!("{count} requests") }
 }
 
 fn io_error(what: &str) -> impl Fn(io::Error) -> StartError + use<> {

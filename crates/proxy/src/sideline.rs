@@ -211,6 +211,14 @@ impl Sideline {
         shadow.iter_mut().for_each(|shadow| shadow.model.advance(now, pace));
     }
 
+    /// The machine is as full as that, 1 being full.
+    pub(crate) fn utilize(&self, now: Instant, utilization: f64) {
+        let mut state = self.lock();
+        let State { live, shadow, .. } = &mut *state;
+        let models = live.iter_mut().chain(shadow.iter_mut().map(|shadow| &mut shadow.model));
+        models.for_each(|model| model.utilize(now, utilization));
+    }
+
     /// The model's gate while it stands for the live one.
     pub(crate) fn read<R>(&self, look: impl FnOnce(&Gate) -> R) -> Option<R> {
         let state = self.lock();

@@ -477,6 +477,11 @@ impl Call {
         }
     }
 
+    /// Where it went.
+    pub(crate) fn address(&self) -> &Address {
+        self.upstream.peer.address()
+    }
+
     /// The upstream has told how busy it is.
     pub(crate) fn report(&self, utilization: f32) {
         self.upstream.lane().load.on_utilization(utilization);

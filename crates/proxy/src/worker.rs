@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use tidegate_core::{Instant, Span};
 use tidegate_driver::{SharedCaller, SharedGate};
 use tidegate_http::wire::Names;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio_rustls::rustls::ServerConfig;
 
@@ -23,6 +24,7 @@ use crate::metrics::Counters;
 use crate::sideline::Sideline;
 use crate::spare;
 use crate::tls::Tls;
+use crate::trace::Traces;
 use crate::upstream::{Upstream, Upstreams};
 
 /// Connections that the kernel holds until they are accepted; it takes its own limit if lower.
@@ -57,6 +59,8 @@ pub(crate) struct Worker {
     peers: Peers,
     pub(crate) streams: Streams,
     settings: RwLock<Arc<Settings>>,
+    /// Its runtime, once it runs.
+    runtime: OnceLock<Handle>,
     /// How many threads there are.
     threads: usize,
     /// What user ranks are derived from.
@@ -72,6 +76,7 @@ pub(crate) struct Settings {
     pub(crate) upstreams: Upstreams,
     /// The throttle before them; none if everything is sent.
     pub(crate) outbound: Option<SharedCaller>,
+    pub(crate) traces: Traces,
     pub(crate) tls: Option<Arc<ServerConfig>>,
     pub(crate) connections: ConnectionsConfig,
     pub(crate) header_timeout: Span,
@@ -83,7 +88,7 @@ pub(crate) struct Settings {
 impl Settings {
     fn new(
         config: &ProxyConfig,
-        Links { tls, outbound }: &Links,
+        Links { tls, outbound, traces }: &Links,
         before: &[Arc<Upstream>],
         peers: &Peers,
         (threads, secret, seed): (usize, [u8; 16], u64),
@@ -95,6 +100,7 @@ impl Settings {
             ranks: Ranks::new(config, secret),
             upstreams: Upstreams::new(config, tls.client.clone(), before, peers, (now, seed)),
             outbound: outbound.clone(),
+            traces: traces.clone(),
             tls: tls.server.clone(),
             connections: config.connections.clone(),
             header_timeout,
@@ -110,6 +116,7 @@ impl Settings {
 pub(crate) struct Links {
     pub(crate) tls: Tls,
     pub(crate) outbound: Option<SharedCaller>,
+    pub(crate) traces: Traces,
 }
 
 /// What a worker is made of.
@@ -139,6 +146,7 @@ impl Worker {
             peers,
             streams: Streams::default(),
             settings: RwLock::new(Arc::new(settings)),
+            runtime: OnceLock::new(),
             threads,
             secret,
             seed,
@@ -147,6 +155,11 @@ impl Worker {
 
     pub(crate) fn settings(&self) -> Arc<Settings> {
         Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The runtime it serves in; none before it runs.
+    pub(crate) fn runtime(&self) -> Option<&Handle> {
+        self.runtime.get()
     }
 
     /// Requests from now on go by `config`; those on their way keep what they have.
@@ -170,6 +183,7 @@ impl Worker {
             )
             .on_thread_park(spare::on_idle)
             .build()?;
+        let _ = self.runtime.set(runtime.handle().clone());
         runtime.block_on(async move {
             let listener = TcpListener::from_std(listener)?;
             let mut over = phase.clone();

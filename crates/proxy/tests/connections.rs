@@ -8,6 +8,7 @@ use std::io::{Read, Write};
 use std::thread;
 use std::time::Duration;
 
+use support::leaks::{conserved, files_at_rest, memory, wait_for_files};
 use support::{Barrier, Client, Sidecar, Upstream, ok};
 
 /// Reads to the end: true if it came.
@@ -113,6 +114,9 @@ fn slow_senders_hold_nothing_for_long() {
     let config = "[proxy]\nheader_timeout = '200ms'\nbody_timeout = '200ms'\n\
                   [gate.admission]\npolicy = 'open'\n[gate.slots]\nslots = 'fixed'\ncount = 8\n";
     let sidecar = Sidecar::start(config, &[upstream.address]);
+    assert_eq!(sidecar.client().get("/", "").text(), "served", "it opens what stays open");
+    sidecar.wait_for("no connections", |state| state["connections"] == 0);
+    let before = files_at_rest();
     let mut heads: Vec<Client> = (0..20).map(|_| sidecar.client()).collect();
     for client in &mut heads {
         client.send("GET / HTTP/1.1\r\nhost: a\r\nx-slow: ");
@@ -125,8 +129,10 @@ fn slow_senders_hold_nothing_for_long() {
         assert_eq!(client.reply().status(), 408);
     }
     assert!(heads.iter_mut().all(is_closed));
-    sidecar.wait_until_empty();
+    drop((heads, bodies));
+    conserved(&sidecar);
     sidecar.wait_for("all gone", |state| state["slow_clients"] == 24);
+    wait_for_files(before);
     let state = sidecar.state();
     assert_eq!(state["finished"]["critical"]["failed"], 0, "they say nothing about the service");
     // Whoever is quick is served on.
@@ -141,6 +147,9 @@ fn floods_of_headers_are_turned_away() {
     let upstream = Upstream::start(|_| ok("served"));
     let config = "[proxy.connections]\nheaders = 50\nheader_bytes = 16384";
     let sidecar = Sidecar::start(config, &[upstream.address]);
+    assert_eq!(sidecar.client().get("/", "").text(), "served", "it opens what stays open");
+    sidecar.wait_for("no connections", |state| state["connections"] == 0);
+    let (before, memory_before) = (files_at_rest(), memory());
     let many: String = (0..60).map(|n| format!("x-{n}: y\r\n")).collect();
     assert_eq!(sidecar.client().get("/", &many).status(), 431);
     let mut client = sidecar.client();
@@ -149,6 +158,16 @@ fn floods_of_headers_are_turned_away() {
     let _ = write!(client.stream.get_mut(), "GET / HTTP/1.1\r\nhost: a\r\nx-long: {long}");
     let reply = client.head();
     assert!(reply.is_err() || reply.is_ok_and(|reply| reply.status() == 431));
+    drop(client);
+    // Many at once, none of which comes to an end.
+    let mut flood: Vec<Client> = (0..50).map(|_| sidecar.client()).collect();
+    for client in &mut flood {
+        let _ = write!(client.stream.get_mut(), "GET / HTTP/1.1\r\nhost: a\r\nx-long: {long}");
+    }
+    let kept = memory().saturating_sub(memory_before);
+    assert!(kept < 20 << 10, "{kept} kB were kept of 50 MB");
+    drop(flood);
+    wait_for_files(before);
     assert_eq!(sidecar.client().get("/", "").text(), "served");
     sidecar.wait_for("all gone", |state| state["connections"] == 0);
 }

@@ -8,9 +8,10 @@ mod support;
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use support::{Barrier, Client, PATIENCE, Sidecar, Upstream, ok};
+use support::leaks::{conserved, files_at_rest, memory, wait_for_files};
+use support::{Barrier, Client, Sidecar, Upstream, ok};
 
 /// Every way that two servers have been known to disagree about where a request ends. What is left
 /// over after ours must never reach the upstream as a request of its own.
@@ -24,6 +25,9 @@ fn no_request_is_smuggled() {
     });
     let config = "[proxy]\nheader_timeout = '300ms'\nbody_timeout = '300ms'\n";
     let sidecar = Sidecar::start(config, &[upstream.address]);
+    assert_eq!(sidecar.client().get("/", "").text(), "served", "it opens what stays open");
+    sidecar.wait_for("no connections", |state| state["connections"] == 0);
+    let before = files_at_rest();
     let hidden = "GET /hidden HTTP/1.1\r\nhost: a\r\n\r\n";
     let length = hidden.len();
     for (name, head, body) in [
@@ -81,44 +85,9 @@ fn no_request_is_smuggled() {
             assert!(seen.lock().unwrap().is_empty(), "{name}");
         }
     }
-    sidecar.wait_until_empty();
+    conserved(&sidecar);
+    wait_for_files(before);
     assert_eq!(sidecar.client().get("/", "").text(), "served", "still there");
-}
-
-/// Open files of this process, in which sidecar, upstream and clients all are.
-fn files() -> usize {
-    std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
-}
-
-/// Waits until no more files are open than before.
-fn wait_for_files(before: usize) {
-    let end = Instant::now() + PATIENCE;
-    while files() > before {
-        assert!(Instant::now() < end, "{} files are open where {before} were", files());
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// All that went in has come out.
-fn conserved(sidecar: &Sidecar) {
-    sidecar.wait_until_empty();
-    let state = sidecar.state();
-    let sum = |value: &serde_json::Value| -> u64 {
-        let bands = value.as_object().expect("bands").values();
-        bands
-            .map(|band| match band.as_object() {
-                Some(counts) => counts.values().filter_map(serde_json::Value::as_u64).sum(),
-                None => band.as_u64().unwrap_or(0),
-            })
-            .sum()
-    };
-    let (admitted, finished) = (sum(&state["admitted"]), sum(&state["finished"]));
-    // Those that left while they waited were neither started nor refused.
-    assert!(finished <= admitted, "{finished} of {admitted}");
-    assert_eq!(state["events_lost"], 0);
-    for peer in state["upstreams"].as_array().expect("a list") {
-        assert_eq!(peer["in_flight"], 0, "{peer}");
-    }
 }
 
 /// Half-open, silent, broken off, killed: clients are told, and nothing is left behind.
@@ -173,10 +142,7 @@ fn upstreams_that_fail_in_every_way_leave_nothing_behind() {
         conserved(&sidecar);
         sidecar.wait_for("no connections", |state| state["connections"] == 0);
         match before {
-            None => {
-                thread::sleep(Duration::from_millis(300));
-                before = Some(files());
-            }
+            None => before = Some(files_at_rest()),
             Some(before) => wait_for_files(before),
         }
     }
@@ -198,6 +164,7 @@ fn an_upstream_that_is_killed_under_load_loses_only_what_it_had() {
     let config = "[proxy.health]\neject_after = 0\n[gate.admission]\npolicy = 'open'\n\
                   [gate.slots]\nslots = 'fixed'\ncount = 4\n";
     let sidecar = Sidecar::start(config, &[address]);
+    let before = files_at_rest();
     let mut clients: Vec<Client> = (0..12).map(|_| sidecar.client()).collect();
     for client in &mut clients {
         client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
@@ -210,8 +177,10 @@ fn an_upstream_that_is_killed_under_load_loses_only_what_it_had() {
     }
     conserved(&sidecar);
     // It comes back, and nobody has to do anything.
-    let _again = Upstream::at(address, |_| ok("back"));
+    let again = Upstream::at(address, |_| ok("back"));
     assert_eq!(clients[0].get("/", "").text(), "back");
+    drop((clients, again));
+    wait_for_files(before);
 }
 
 /// Clients that leave at every stage of a request.
@@ -243,22 +212,12 @@ fn clients_that_leave_early_leave_nothing_behind() {
         conserved(&sidecar);
         sidecar.wait_for("no connections", |state| state["connections"] == 0);
         match before {
-            None => {
-                thread::sleep(Duration::from_millis(300));
-                before = Some(files());
-            }
+            None => before = Some(files_at_rest()),
             Some(before) => wait_for_files(before),
         }
     }
     let mut client = sidecar.client();
     assert_eq!(client.get("/", "").body.len(), 100_000);
-}
-
-/// Memory of this process, in kilobytes.
-fn memory() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.and_then(|line| line.trim().split(' ').next()?.parse().ok()).unwrap_or(0)
 }
 
 /// A body passes in pieces, however large it is and however slowly it is taken.

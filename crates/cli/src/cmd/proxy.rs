@@ -17,13 +17,13 @@ use super::{Error, file};
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Proxy {
     /// Where clients connect, such as 0.0.0.0:8080.
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = socket)]
     listen: Option<SocketAddr>,
     /// The service to protect, as http://host:port, or h2c://host:port for gRPC; several are replicas.
     #[arg(long = "upstream", value_name = "URL")]
     upstreams: Vec<Address>,
     /// Where operators look: /metrics, /state, /explain.
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = socket)]
     admin: Option<SocketAddr>,
     /// Whose word about ranks is taken: `edge` takes nobody's, `inside` that of every client.
     #[arg(long, value_name = "edge|inside")]
@@ -32,7 +32,7 @@ pub(crate) struct Proxy {
     #[arg(long, value_name = "TIME")]
     objective: Option<Objective>,
     /// Serving threads; 0 is one per core.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     threads: Option<usize>,
     /// Enforce nothing, and count what would have been refused: --enforce 0%.
     #[arg(long, conflicts_with = "enforce")]
@@ -99,6 +99,14 @@ impl Proxy {
         // Flags too can be wrong, and are told in the same words.
         File::parse(&file.to_toml()).map_err(|error| error.to_string())
     }
+}
+
+/// An address to listen on.
+fn socket(text: &str) -> Result<SocketAddr, String> {
+    let port = text.rsplit(':').next().filter(|port| port.parse::<u16>().is_ok()).unwrap_or("8080");
+    text.parse().map_err(|_| {
+        format!("not an IP address and a port, such as 127.0.0.1:{port}, or 0.0.0.0:{port} for all addresses")
+    })
 }
 
 /// Different in every process, so that replicas started together do not choose alike.

@@ -108,7 +108,10 @@ impl Admission for Breakwater {
     }
 
     fn on_arrival(&mut self, cx: &mut Cx<'_>, backlog: &Backlog, request: &Request) -> Verdict {
-        let Context { caller, demand, .. } = request.context;
+        let Context { caller, demand, sheds, .. } = request.context;
+        if sheds.count > 0 {
+            self.windows.on_sheds(caller, sheds.count);
+        }
         let delay = backlog.delay(cx.now, self.config.delay);
         if delay < self.config.drop {
             self.windows.on_request(cx.now, caller, demand);
@@ -136,6 +139,7 @@ impl Admission for Breakwater {
 
     fn on_report(&mut self, cx: &mut Cx<'_>, _backlog: &Backlog, context: &Context) {
         self.windows.on_report(cx.now, context.caller, context.demand);
+        self.windows.on_sheds(context.caller, context.sheds.count);
     }
 
     fn on_gone(&mut self, cx: &mut Cx<'_>, caller: CallerId) {

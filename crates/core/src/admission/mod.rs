@@ -172,7 +172,7 @@ pub struct Needs {
 }
 
 /// Credits held by one caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Issued {
     /// Whose.
     pub caller: CallerId,
@@ -180,6 +180,10 @@ pub struct Issued {
     pub window: u32,
     /// How many of its requests are in the gate.
     pub in_flight: u32,
+    /// How many it said it has waiting.
+    pub demand: u32,
+    /// How many it said it has shed itself, since it was first heard of.
+    pub sheds: u64,
 }
 
 /// Every admission policy with its parameters; in TOML the key `policy` chooses.

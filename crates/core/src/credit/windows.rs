@@ -56,6 +56,8 @@ struct Holder {
     in_flight: u32,
     /// What it said it has waiting.
     demand: u32,
+    /// What it said it has shed itself; for whoever looks.
+    sheds: u64,
     heard: Instant,
     /// When it was last looked at whether it has fallen silent.
     looked: Instant,
@@ -165,6 +167,12 @@ impl Windows {
         let holder = self.callers.get_mut(key).expect("placed callers are stored");
         holder.in_flight = holder.in_flight.saturating_sub(1);
         holder.refused |= refused;
+    }
+
+    /// A caller that is known tells what it has shed itself.
+    pub(crate) fn on_sheds(&mut self, caller: CallerId, count: u32) {
+        let holder = self.places.get(&caller).and_then(|key| self.callers.get_mut(*key));
+        holder.into_iter().for_each(|holder| holder.sheds += u64::from(count));
     }
 
     /// A message without a request: the caller tells its demand.
@@ -326,6 +334,8 @@ impl Windows {
                 caller: holder.caller,
                 window: holder.window,
                 in_flight: holder.in_flight,
+                demand: holder.demand,
+                sheds: holder.sheds,
             })
             .collect()
     }
@@ -380,6 +390,7 @@ impl Windows {
             window: 0,
             in_flight: 0,
             demand: 0,
+            sheds: 0,
             heard: now,
             looked: now,
             holding_since: now,
@@ -472,6 +483,7 @@ mod tests {
                     rest / 9 + u32::from(caller as u32 - 2 < rest % 9)
                 },
                 in_flight: 0,
+                ..Issued::default()
             })
             .collect();
         windows.import(now, &entries);

@@ -65,7 +65,7 @@ impl Gate {
             let caller = entry.request.context.caller;
             match issued.binary_search_by_key(&caller, |entry| entry.caller) {
                 Ok(at) => issued[at].in_flight += 1,
-                Err(at) => issued.insert(at, Issued { caller, window: 0, in_flight: 1 }),
+                Err(at) => issued.insert(at, Issued { caller, in_flight: 1, ..Issued::default() }),
             }
         }
         for entry in &mut issued {

@@ -6,6 +6,7 @@ mod percent;
 mod proxy;
 mod rule;
 mod schema;
+mod traces;
 mod upstreams;
 
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,7 @@ pub use connections::{ConnectionsConfig, TlsConfig};
 pub use percent::Percent;
 pub use proxy::{ProxyConfig, Trust};
 pub use rule::{Network, Rule};
+pub use traces::TracesConfig;
 pub use upstreams::{HealthConfig, Spill};
 
 /// A whole file. What it leaves out has its default.

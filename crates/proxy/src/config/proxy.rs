@@ -9,7 +9,9 @@ use tidegate_core::Span;
 use tidegate_core::config::Problems;
 use tidegate_http::identity::EXEMPT;
 
-use super::{Address, ConnectionsConfig, HealthConfig, Percent, Rule, Spill, TlsConfig};
+use super::{
+    Address, ConnectionsConfig, HealthConfig, Percent, Rule, Spill, TlsConfig, TracesConfig,
+};
 use crate::log::Log;
 
 /// Parameters of the sidecar itself.
@@ -81,7 +83,8 @@ pub struct ProxyConfig {
     /// (hyper's).
     pub header_timeout: Span,
     /// Longest time a request's body may take, beyond a second for every thousand bytes; then the
-    /// client gets 408. Default 30 s, by judgement: as long as its head.
+    /// client gets 408. Also the longest time in which a client takes nothing of an answer; then its
+    /// connection is closed. Default 30 s, by judgement: as long as its head.
     pub body_timeout: Span,
     /// Longest time for what is inside to finish when the process is asked to end. Default 25 s:
     /// Kubernetes kills after 30.
@@ -90,6 +93,8 @@ pub struct ProxyConfig {
     pub health: HealthConfig,
     /// What client connections may take.
     pub connections: ConnectionsConfig,
+    /// Spans for a collector of OpenTelemetry. Default: none.
+    pub traces: TracesConfig,
     /// TLS on either side. Default: none.
     #[serde(skip_serializing_if = "TlsConfig::is_default")]
     pub tls: TlsConfig,
@@ -129,6 +134,7 @@ impl Default for ProxyConfig {
             drain_timeout: Span::from_secs(25),
             health: HealthConfig::default(),
             connections: ConnectionsConfig::default(),
+            traces: TracesConfig::default(),
             tls: TlsConfig::default(),
             rules: Vec::new(),
             spill: Vec::new(),
@@ -162,6 +168,7 @@ impl ProxyConfig {
             "one of http, https, h2c, h2 for all, as replicas are alike",
         );
         problems.within("connections", |problems| self.connections.validate(problems));
+        problems.within("traces", |problems| self.traces.validate(problems));
         problems.within("tls", |problems| self.tls.validate(problems));
         problems.within("health", |problems| self.health.validate(problems));
         problems.range("capacity", self.capacity, 0.0, 1e9);

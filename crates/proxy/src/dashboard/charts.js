@@ -249,6 +249,63 @@ const Tide = (() => {
     open();
   }
 
+  // === a gate ===
+
+  const COLOURS = ["red", "orange", "purple", "blue", "sky", "green"];
+  const DASHES = ["solid", "dash", "dot", "dashdot"];
+
+  // Refusals so far by reason, enforced or not.
+  function byReason(state) {
+    const all = {};
+    for (const table of [state.refused, state.would_refuse]) {
+      for (const band of Object.values(table)) {
+        for (const [reason, count] of Object.entries(band)) all[reason] = (all[reason] || 0) + count;
+      }
+    }
+    return all;
+  }
+
+  // What there is to see of any gate, from its state: refusals by reason, queueing, what is inside.
+  class Gate {
+    constructor(reasons, queue, inside) {
+      this.reasons = new Lines(reasons, { title: "Refused per second, by reason", series: [] });
+      this.queue = new Lines(queue, {
+        title: "Queueing in the gate", unit: "ms", series: [
+          { name: "delay", colour: "orange" },
+          { name: "predicted wait", colour: "blue", dash: "dot" },
+        ],
+      });
+      this.inside = new Lines(inside, {
+        title: "Slots, queue and credits", series: [
+          { name: "slots", colour: "ink", dash: "dash" },
+          { name: "running", colour: "green" },
+          { name: "waiting", colour: "orange", dash: "dot" },
+          { name: "credits", colour: "purple", dash: "dashdot" },
+        ],
+      });
+      this.before = null;
+    }
+
+    push(time, state) {
+      this.queue.push(time, [1000 * state.delay_seconds, 1000 * state.predicted_wait_seconds]);
+      this.inside.push(time, [state.slots, state.running, state.waiting, state.credits]);
+      const now = { uptime: state.uptime_seconds, refused: byReason(state) };
+      const { before } = this;
+      this.before = now;
+      // A process that was restarted counts from zero.
+      if (!before || now.uptime < before.uptime) return;
+      for (const reason of Object.keys(now.refused)) {
+        if (!this.reasons.series.some((one) => one.name === reason)) {
+          const n = this.reasons.series.length;
+          this.reasons.add({ name: reason, colour: COLOURS[n % COLOURS.length], dash: DASHES[n % DASHES.length], stack: "all" });
+        }
+      }
+      const seconds = Math.max(0.1, now.uptime - before.uptime);
+      const rate = ({ name }) => Math.max(0, (now.refused[name] || 0) - (before.refused[name] || 0)) / seconds;
+      this.reasons.push(time, this.reasons.series.map(rate));
+    }
+  }
+
   // === text ===
 
   // Everything is set as text, never as markup: names come from strangers.
@@ -283,5 +340,5 @@ const Tide = (() => {
   const ms = (value) => (value === null || value === undefined ? "–" : `${Math.round(value)} ms`);
 
   theme();
-  return { Lines, Heat, listen, text, rows, number, percent, ms, themeButton };
+  return { Lines, Heat, Gate, byReason, listen, text, rows, number, percent, ms, themeButton };
 })();

@@ -18,28 +18,11 @@ const latency = new Tide.Lines(at("latency"), {
     { name: "99 %", colour: "purple" },
   ],
 });
-const reasons = new Tide.Lines(at("reasons"), { title: "Refused per second, by reason", series: [] });
-const queue = new Tide.Lines(at("queue"), {
-  title: "Queueing", unit: "ms", series: [
-    { name: "delay", colour: "orange" },
-    { name: "predicted wait", colour: "blue", dash: "dot" },
-  ],
-});
-const inside = new Tide.Lines(at("inside"), {
-  title: "Inside", series: [
-    { name: "slots", colour: "ink", dash: "dash" },
-    { name: "running", colour: "green" },
-    { name: "waiting", colour: "orange", dash: "dot" },
-    { name: "credits", colour: "purple", dash: "dashdot" },
-  ],
-});
+const gate = new Tide.Gate(at("reasons"), at("queue"), at("inside"));
 let heat = null;
 let heatRows = "";
 let before = null;
 let parameters = "";
-
-const COLOURS = ["red", "orange", "purple", "blue", "sky", "green"];
-const DASHES = ["solid", "dash", "dot", "dashdot"];
 
 // The time in ms below which so large a part of the new ones lies; within a class they are taken to
 // be spread evenly, as Prometheus does.
@@ -56,40 +39,22 @@ function quantile(now, then, part) {
   return 1000 * now.buckets.at(-1)[0];
 }
 
-function byReason(state) {
-  const all = {};
-  for (const table of [state.refused, state.would_refuse]) {
-    for (const band of Object.values(table)) {
-      for (const [reason, count] of Object.entries(band)) all[reason] = (all[reason] || 0) + count;
-    }
-  }
-  return all;
-}
-
 function served(state) {
   return Object.values(state.finished).reduce((all, band) => all + band.served, 0);
 }
 
 function showRates(time, state, then, seconds) {
   const rate = (now, past) => Math.max(0, (now - past) / seconds);
-  const refusedNow = sum(byReason(state));
-  const refused = rate(refusedNow, sum(byReason(then)));
+  const refusedNow = sum(Tide.byReason(state));
+  const refused = rate(refusedNow, sum(Tide.byReason(then)));
   const goodput = rate(served(state), served(then));
-  const arrived = rate(sum(state.admitted) + refusedNow, sum(then.admitted) + sum(byReason(then)));
+  const arrived = rate(sum(state.admitted) + refusedNow, sum(then.admitted) + sum(Tide.byReason(then)));
   traffic.push(time, [arrived, goodput, refused]);
   Tide.text("served", Tide.number(goodput));
   Tide.text("refused", Tide.number(refused));
   const times = [0.5, 0.95, 0.99].map((part) => quantile(state.request_seconds, then.request_seconds, part));
   latency.push(time, times);
   Tide.text("p99", Tide.ms(times[2]));
-  const [nowBy, thenBy] = [byReason(state), byReason(then)];
-  for (const reason of Object.keys(nowBy)) {
-    if (!reasons.series.some((one) => one.name === reason)) {
-      const n = reasons.series.length;
-      reasons.add({ name: reason, colour: COLOURS[n % COLOURS.length], dash: DASHES[n % DASHES.length], stack: "all" });
-    }
-  }
-  reasons.push(time, reasons.series.map((one) => rate(nowBy[one.name] || 0, thenBy[one.name] || 0)));
   const verdict = at("verdict");
   const [kind, words] = refused > 0.5 ? ["warn", "▲ overload"] : ["good", "● no overload"];
   verdict.className = `verdict ${kind}`;
@@ -128,8 +93,7 @@ function showHeat(time, state, then) {
 }
 
 function showLevels(time, state) {
-  queue.push(time, [1000 * state.delay_seconds, 1000 * state.predicted_wait_seconds]);
-  inside.push(time, [state.slots, state.running, state.waiting, state.credits]);
+  gate.push(time, state);
   Tide.text("policy", state.policy);
   Tide.text("delay", Tide.ms(1000 * state.delay_seconds));
   Tide.text("slots", `${state.running} of ${state.slots}`);
@@ -142,7 +106,7 @@ function showLevels(time, state) {
   Tide.rows(at("upstreams"), state.upstreams.map((one) => [one.address, one.in_flight, one.latency_seconds === null ? null : Tide.ms(1000 * one.latency_seconds)]));
   const counts = (table) => Object.entries(table).map(([name, one]) => [name, one.admitted, one.refused, one.served]);
   Tide.rows(at("workflows"), counts(state.workflows));
-  Tide.rows(at("callers"), Object.entries(state.callers).slice(0, 50));
+  Tide.rows(at("callers"), Object.entries(state.callers).slice(0, 50).map(([id, one]) => [id, one.credits, one.in_flight, one.demand, one.sheds]));
   const ranks = Object.entries(state.ranks).map(([rank, parts]) => [rank, ...["admitted", "refused", "served"].map((what) => parts.reduce((all, part) => all + part[what], 0))]);
   Tide.rows(at("by-rank"), ranks);
 }

@@ -1,4 +1,4 @@
-//! Finer numbers than the metrics have, for whoever looks closer: by rank, by workflow, by caller.
+//! Finer numbers than the metrics have, for whoever looks closer: by rank and by workflow.
 //!
 //! They are counted from the same events. Every table has a bound: Prometheus keeps a series per
 //! label for ever, a page forgets.
@@ -7,13 +7,11 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 use tidegate_core::event::Event;
-use tidegate_core::{CallerId, Outcome, Rank, Workflow};
+use tidegate_core::{Outcome, Rank, Workflow};
 use tidegate_http::wire::Names;
 
 /// Parts that the users of one business rank are divided into.
 const PARTS: usize = 16;
-/// Most callers whose windows are kept.
-const MOST_CALLERS: usize = 256;
 /// Most workflows that are told apart.
 const MOST_WORKFLOWS: usize = 256;
 
@@ -23,8 +21,6 @@ pub(crate) struct Detail {
     /// By business rank, and within it by user rank.
     ranks: BTreeMap<u8, [Counts; PARTS]>,
     workflows: BTreeMap<Workflow, Counts>,
-    /// Credits of callers.
-    windows: BTreeMap<CallerId, u32>,
     /// Size of the pool, if the policy has one.
     pub(crate) credits: Option<u32>,
 }
@@ -53,21 +49,12 @@ impl Detail {
                 self.at(rank, workflow, |n| n.served += 1);
             }
             Event::Pool { credits, .. } => self.credits = Some(credits),
-            Event::Window { caller, credits: 0 } => drop(self.windows.remove(&caller)),
-            Event::Window { caller, credits } if self.has_room_for(caller) => {
-                self.windows.insert(caller, credits);
-            }
             _ => {}
         }
     }
 
-    fn has_room_for(&self, caller: CallerId) -> bool {
-        self.windows.len() < MOST_CALLERS || self.windows.contains_key(&caller)
-    }
-
     /// Another policy: what the last one had is no more.
     pub(crate) fn forget(&mut self) {
-        self.windows.clear();
         self.credits = None;
     }
 
@@ -97,15 +84,9 @@ impl Detail {
                 (name, counts.json())
             })
             .collect();
-        let callers: Map<String, Value> = self
-            .windows
-            .iter()
-            .map(|(caller, credits)| (format!("{:x}", caller.0), (*credits).into()))
-            .collect();
         state["credits"] = self.credits.into();
         state["ranks"] = ranks.into();
         state["workflows"] = workflows.into();
-        state["callers"] = callers.into();
     }
 }
 
@@ -126,27 +107,24 @@ mod tests {
         detail.count(&Event::Finish { rank: first, workflow: shop, outcome, latency });
         detail.count(&Event::Refuse { rank: last, workflow: Workflow::NONE, rejection });
         detail.count(&Event::Pool { credits: 12, delay: Span::ZERO });
-        detail.count(&Event::Window { caller: CallerId(255), credits: 3 });
         let mut state = json!({});
         detail.tell(&mut state, &names);
         assert_eq!(state["ranks"]["24"][0]["served"], 1);
         assert_eq!(state["ranks"]["24"][PARTS - 1]["refused"], 1);
         assert_eq!(state["workflows"]["<b>shop</b>"]["admitted"], 1);
         assert_eq!(state["workflows"]["(none)"]["refused"], 1);
-        assert_eq!((&state["credits"], &state["callers"]["ff"]), (&json!(12), &json!(3)));
-        detail.count(&Event::Window { caller: CallerId(255), credits: 0 });
+        assert_eq!(state["credits"], 12);
         detail.forget();
         detail.tell(&mut state, &names);
-        assert_eq!((&state["credits"], &state["callers"]), (&Value::Null, &json!({})));
+        assert_eq!(state["credits"], Value::Null);
     }
 
     #[test]
     fn tables_have_bounds() {
         let mut detail = Detail::default();
-        for n in 0..10_000 {
-            detail.count(&Event::Window { caller: CallerId(n), credits: 1 });
-            detail.count(&Event::Admit { rank: Rank::new(1, 1), workflow: Workflow(n as u16) });
+        for n in 0..10_000u16 {
+            detail.count(&Event::Admit { rank: Rank::new(1, 1), workflow: Workflow(n) });
         }
-        assert_eq!((detail.windows.len(), detail.workflows.len()), (MOST_CALLERS, MOST_WORKFLOWS));
+        assert_eq!(detail.workflows.len(), MOST_WORKFLOWS);
     }
 }

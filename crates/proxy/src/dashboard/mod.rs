@@ -7,7 +7,7 @@
 pub(crate) mod detail;
 pub(crate) mod meaning;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -38,11 +38,27 @@ pub struct Asset {
     pub bytes: &'static [u8],
 }
 
+/// What all pages begin with, and `body` to its end; `script` is one of the files in `/assets`.
+pub fn page(title: &str, script: &str, body: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>{title}</title>\n<link rel=\"icon\" href=\"data:,\">\n\
+         <link rel=\"stylesheet\" href=\"/assets/style.css\">\n\
+         <script src=\"/assets/plotly.js\" defer></script>\n\
+         <script src=\"/assets/charts.js\" defer></script>\n\
+         <script src=\"/assets/{script}\" defer></script>\n</head>\n<body>\n{body}</body>\n</html>\n"
+    )
+}
+
+static PAGE: LazyLock<String> =
+    LazyLock::new(|| page("Tidegate dashboard", "dashboard.js", include_str!("index.html")));
+
 /// Files that pages are made of, by their path.
 pub fn asset(path: &str) -> Option<Asset> {
     let plain = |kind, text: &'static str| Asset { kind, packed: false, bytes: text.as_bytes() };
     Some(match path {
-        "/dashboard" => plain("text/html; charset=utf-8", include_str!("index.html")),
+        "/dashboard" => plain("text/html; charset=utf-8", &PAGE),
         "/assets/style.css" => plain("text/css; charset=utf-8", include_str!("style.css")),
         "/assets/charts.js" => plain(SCRIPT, include_str!("charts.js")),
         "/assets/dashboard.js" => plain(SCRIPT, include_str!("dashboard.js")),

@@ -4,6 +4,8 @@
 #![allow(clippy::disallowed_methods, reason = "real sockets, real threads, real time")]
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod leaks;
+
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

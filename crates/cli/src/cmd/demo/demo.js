@@ -5,8 +5,6 @@ const at = (id) => document.getElementById(id);
 const POLICIES = {
   open: "open: no control", codel: "codel", dagor: "dagor", breakwater: "breakwater", tide: "tide: our default",
 };
-const COLOURS = ["red", "orange", "purple", "blue", "sky", "green"];
-const DASHES = ["solid", "dash", "dot", "dashdot"];
 
 class Lane {
   constructor() {
@@ -30,22 +28,7 @@ class Lane {
         { name: "p99", colour: "purple" },
       ],
     });
-    this.reasons = new Tide.Lines(chart("reasons"), { title: "Refused per second, by reason", series: [] });
-    this.queue = new Tide.Lines(chart("queue"), {
-      title: "Queueing in the gate", unit: "ms", series: [
-        { name: "delay", colour: "orange" },
-        { name: "predicted wait", colour: "blue", dash: "dot" },
-      ],
-    });
-    this.inside = new Tide.Lines(chart("inside"), {
-      title: "Slots, queue and credits", series: [
-        { name: "slots", colour: "ink", dash: "dash" },
-        { name: "running", colour: "green" },
-        { name: "waiting", colour: "orange", dash: "dot" },
-        { name: "credits", colour: "purple", dash: "dashdot" },
-      ],
-    });
-    this.before = {};
+    this.gate = new Tide.Gate(chart("reasons"), chart("queue"), chart("inside"));
   }
 
   say(name, value) {
@@ -72,24 +55,7 @@ class Lane {
     this.traffic.push(time, [lane.offered, lane.goodput, lane.refused, lane.late + lane.gave_up]);
     this.heat.push(time, lane.rows, lane.cursor);
     this.latency.push(time, [lane.p50_ms, lane.p95_ms, lane.p99_ms]);
-    this.queue.push(time, [1000 * state.delay_seconds, 1000 * state.predicted_wait_seconds]);
-    this.inside.push(time, [state.slots, state.running, state.waiting, state.credits]);
-    this.byReason(time, state);
-  }
-
-  byReason(time, state) {
-    const now = {};
-    for (const band of Object.values(state.refused)) {
-      for (const [reason, count] of Object.entries(band)) now[reason] = (now[reason] || 0) + count;
-    }
-    for (const reason of Object.keys(now)) {
-      if (!this.reasons.series.some((one) => one.name === reason)) {
-        const n = this.reasons.series.length;
-        this.reasons.add({ name: reason, colour: COLOURS[n % COLOURS.length], dash: DASHES[n % DASHES.length], stack: "all" });
-      }
-    }
-    this.reasons.push(time, this.reasons.series.map((one) => Math.max(0, (now[one.name] || 0) - (this.before[one.name] || 0))));
-    this.before = now;
+    this.gate.push(time, state);
   }
 }
 

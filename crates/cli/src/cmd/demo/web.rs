@@ -1,7 +1,7 @@
 //! The demo's web server: its page, what the page sets, and what it is told.
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HOST, ORIGIN};
@@ -56,7 +56,7 @@ fn answer(show: &Arc<Show>, request: &Request<Incoming>) -> Answer {
             }
             Err(problem) => text(StatusCode::BAD_REQUEST, problem),
         },
-        (&Method::GET, "/") => page(include_str!("demo.html").as_bytes(), HTML, false),
+        (&Method::GET, "/") => page(PAGE.as_bytes(), HTML, false),
         (&Method::GET, "/assets/demo.js") => {
             page(include_str!("demo.js").as_bytes(), "text/javascript; charset=utf-8", false)
         }
@@ -70,6 +70,9 @@ fn answer(show: &Arc<Show>, request: &Request<Incoming>) -> Answer {
 }
 
 const HTML: &str = "text/html; charset=utf-8";
+
+static PAGE: LazyLock<String> =
+    LazyLock::new(|| dashboard::page("Tidegate demo", "demo.js", include_str!("demo.html")));
 
 /// Whether a browser sent this for a page that is not ours.
 fn is_foreign(headers: &HeaderMap) -> bool {

@@ -293,6 +293,7 @@ impl Admission for Tide {
         self.offered.add(rank, 1);
         if sheds.count > 0 {
             self.offered.add(sheds.sample, sheds.count);
+            self.windows.on_sheds(caller, sheds.count);
         }
         self.round.get_or_insert(Round::starting(cx.now)).arrived += 1;
         // The delay, not the predicted wait alone: it rises while nothing is dequeued at all.
@@ -355,6 +356,7 @@ impl Admission for Tide {
         self.windows.on_report(cx.now, context.caller, context.demand);
         if context.sheds.count > 0 {
             self.offered.add(context.sheds.sample, context.sheds.count);
+            self.windows.on_sheds(context.caller, context.sheds.count);
             self.round.get_or_insert(Round::starting(cx.now));
         }
     }
