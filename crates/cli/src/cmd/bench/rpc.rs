@@ -157,12 +157,17 @@ impl Rpc {
         let capacity = match self.capacity {
             Some(capacity) => capacity,
             None => {
-                let server = Process::start(&open, work, core)?;
-                let callers = self.callers.clamp(16, 64);
-                let payload = payload_of(work, service.clone());
-                closed::run(server.address, callers, 1, seconds, payload, || ())
-                    .map_err(broken)?
-                    .rate
+                // The middle of three: what disturbs one of them does not decide.
+                let mut rates = [0.0; 3];
+                for rate in &mut rates {
+                    let server = Process::start(&open, work, core)?;
+                    let callers = self.callers.clamp(16, 64);
+                    let payload = payload_of(work, service.clone());
+                    let found = closed::run(server.address, callers, 1, seconds, payload, || ());
+                    *rate = found.map_err(broken)?.rate;
+                }
+                rates.sort_by(f64::total_cmp);
+                rates[1]
             }
         };
         let mean = Span::from_nanos((1e9 / capacity) as u64).max(service.mean);
