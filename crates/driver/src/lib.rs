@@ -1,6 +1,7 @@
 //! What the async drivers of Tidegate share, whatever their runtime: a [`SharedGate`] and a
 //! [`SharedCaller`] behind a mutex, guards that give back what they hold when they are dropped, and the [`Context`] of the
-//! request a task works for. Only std and `tidegate-core`, and with the feature `stamp`, on Linux, nix.
+//! request a task works for. Only std and `tidegate-core`, with the feature `stamp`, on
+//! Linux, nix, and with `tokio` its timers.
 //!
 //! [`Context`]: tidegate_core::Context
 //!
@@ -41,6 +42,8 @@ mod shared;
 #[cfg(feature = "stamp")]
 pub mod stamp;
 mod sync;
+#[cfg(feature = "tokio")]
+pub mod timer;
 mod waiters;
 
 pub use bucket::AtomicBucket;

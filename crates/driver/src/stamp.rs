@@ -125,9 +125,34 @@ impl Receiver {
 }
 
 #[cfg(target_os = "linux")]
+mod info {
+    use nix::libc;
+    use nix::{getsockopt_impl, sockopt_impl};
+
+    sockopt_impl!(
+        /// What the kernel knows of a connection.
+        TcpInfo, GetOnly, libc::IPPROTO_TCP, libc::TCP_INFO, libc::tcp_info
+    );
+}
+
+/// The kernel's estimate of how long a packet to the peer of a connection and its acknowledgement
+/// take; none while there is none. A peer that delays its acknowledgements makes it longer.
+#[cfg(target_os = "linux")]
+pub fn round_trip(socket: &impl std::os::fd::AsFd) -> Option<Span> {
+    let info = nix::sys::socket::getsockopt(socket, info::TcpInfo).ok()?;
+    (info.tcpi_rtt > 0).then(|| Span::from_micros(info.tcpi_rtt.into()))
+}
+
+#[cfg(target_os = "linux")]
 fn wall(seconds: i64, nanos: i64) -> Option<Wall> {
     let (seconds, nanos) = (u64::try_from(seconds).ok()?, u64::try_from(nanos).ok()?);
     Some(Wall(seconds.checked_mul(1_000_000_000)?.checked_add(nanos)?))
+}
+
+/// Not known on this platform.
+#[cfg(not(target_os = "linux"))]
+pub fn round_trip<S>(_socket: &S) -> Option<Span> {
+    None
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -190,6 +215,20 @@ mod tests {
             assert_eq!(arrived, read_at);
         }
         assert!(!stamped, "the kernel was asked for stamps and never gave one");
+    }
+
+    #[test]
+    fn the_kernel_knows_how_long_a_round_trip_takes() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut socket, _) = listener.accept().unwrap();
+        sender.write_all(b"request").unwrap();
+        socket.read_exact(&mut [0; 7]).unwrap();
+        socket.write_all(b"answer").unwrap();
+        sender.read_exact(&mut [0; 6]).unwrap();
+        let round_trip = round_trip(&socket);
+        assert_eq!(round_trip.is_some(), cfg!(target_os = "linux"));
+        assert!(round_trip.is_none_or(|span| span < Span::from_secs(60)), "{round_trip:?}");
     }
 
     #[test]

@@ -27,6 +27,13 @@ impl Caller {
         Ok((first, second.unwrap_or(first)))
     }
 
+    /// When the first circuit that is open after `now` may be tried. Outliers are asked before a call
+    /// has to wait, so nobody waits for the end of an ejection.
+    pub(super) fn back_after(&self, now: Instant) -> Option<Instant> {
+        let untils = self.endpoints.iter().filter_map(|endpoint| endpoint.breaker.until());
+        untils.filter(|until| *until > now).min()
+    }
+
     /// A call to `endpoint` has ended: what that says about its health.
     pub(super) fn judge(&mut self, now: Instant, endpoint: usize, answer: &Answer) {
         if let Some(config) = &self.config.breaker {

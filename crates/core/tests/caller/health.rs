@@ -2,10 +2,10 @@
 
 use tidegate_core::caller::{BreakerConfig, CallerConfig, EjectionConfig};
 use tidegate_core::event::Event;
-use tidegate_core::throttle::Answer;
+use tidegate_core::throttle::{Answer, ThrottleConfig, WindowConfig};
 use tidegate_core::{Advice, Caller, Context, Instant, Outcome, Reason, Span};
 
-use crate::{SERVED, at, refused, sent};
+use crate::{SERVED, at, drain, refused, sent};
 
 const FAILED: Answer = Answer::Done(Outcome::Fail);
 
@@ -106,4 +106,49 @@ fn an_endpoint_that_fails_now_and_then_is_left_out_as_an_outlier() {
     });
     assert_eq!(bench.told(2), [false], "{seen:?}");
     assert!(bench.calls(300, |_, _| SERVED)[2] > 0, "back after a while");
+}
+
+/// A caller that may have one request outstanding per endpoint, and leaves one alone that failed once.
+fn cautious(endpoints: usize) -> Caller {
+    let slo = Span::from_secs(60);
+    let window = WindowConfig { increase: 0.0, slo, ..WindowConfig::default() };
+    let config = CallerConfig {
+        throttle: ThrottleConfig::Window(window),
+        breaker: Some(BreakerConfig { failures: 1, ..BreakerConfig::default() }),
+        hold_time: Span::from_secs(60),
+        ..CallerConfig::default()
+    };
+    Caller::new(&config, endpoints, at(0), 5).unwrap()
+}
+
+/// Nobody has to make another call for those who wait to leave when a circuit is tried.
+#[test]
+fn who_waits_leaves_when_a_circuit_is_tried_again() {
+    for endpoints in [1, 2] {
+        let mut caller = cautious(endpoints);
+        for _ in 0..endpoints + 2 {
+            caller.submit(at(0), &Context::default()).unwrap();
+        }
+        let under_way = sent(&mut caller);
+        assert_eq!((under_way.len(), caller.held()), (endpoints, 2));
+        caller.respond(at(1), under_way[0].0, FAILED, None);
+        assert_eq!(drain(&mut caller), []);
+        let back = caller.next_wakeup().unwrap();
+        assert!((at(1_001)..=at(1_201)).contains(&back), "{back:?}");
+        caller.dispatch(back - Span::from_nanos(1));
+        assert_eq!(drain(&mut caller), []);
+        caller.dispatch(back);
+        let tried = sent(&mut caller);
+        assert_eq!((tried.len(), caller.held()), (1, 1), "one call at a time");
+        assert_eq!(tried[0].1, under_way[0].1);
+        // What waits has not been told anything, and the next pause is waited for too.
+        caller.respond(back, tried[0].0, FAILED, None);
+        let again = caller.next_wakeup().unwrap();
+        assert!(again > back && caller.held() == 1);
+        caller.dispatch(again);
+        let tried = sent(&mut caller);
+        assert_eq!((tried.len(), caller.held()), (1, 0));
+        caller.respond(again, tried[0].0, SERVED, None);
+        assert!(caller.next_wakeup().is_none(), "nobody waits");
+    }
 }

@@ -11,8 +11,8 @@ use http_body::Body;
 use tidegate_core::caller::Next;
 use tidegate_core::throttle::Answer;
 use tidegate_core::{Advice, Context, Feedback, Instant, Outcome, Reason, Rejection};
+use tidegate_driver::timer::{before, until};
 use tidegate_driver::{Call, Departure, SharedCaller};
-use tokio::time::{Sleep, sleep};
 use tower_service::Service;
 
 use super::layer::{CallerLayer, Repeat};
@@ -40,7 +40,7 @@ where
         Err(rejection) => return reject(&rejection),
     };
     loop {
-        let departure = match leave(&layer, &mut call).await {
+        let departure = match layer.timer.leave(&layer.caller, &mut call).await {
             Ok(departure) => departure,
             Err(rejection) => return reject(&rejection),
         };
@@ -170,39 +170,6 @@ fn final_unless(repeatable: bool, answer: Answer) -> Answer {
         }
         answer => answer,
     }
-}
-
-/// Waits until the call may leave. Meanwhile the layer's timer sees to whatever comes due.
-async fn leave<R>(layer: &CallerLayer<R>, call: &mut Call) -> Result<Departure, Rejection> {
-    poll_fn(|cx| {
-        let departure = call.poll_leave(cx);
-        if departure.is_pending() {
-            layer.timer.wait_for(&layer.caller);
-        }
-        departure
-    })
-    .await
-}
-
-/// What `future` gives, none if the deadline passes before.
-async fn before<F: Future>(
-    caller: &SharedCaller,
-    deadline: Instant,
-    future: F,
-) -> Option<F::Output> {
-    if deadline == Instant::FAR {
-        return Some(future.await);
-    }
-    let (mut future, mut timer) = (pin!(future), pin!(until(caller, deadline)));
-    poll_fn(|cx| match future.as_mut().poll(cx) {
-        Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending => timer.as_mut().poll(cx).map(|()| None),
-    })
-    .await
-}
-
-fn until(caller: &SharedCaller, moment: Instant) -> Sleep {
-    sleep(moment.since(caller.now()).into())
 }
 
 impl<R> CallerLayer<R> {

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use http::Request;
 use tidegate_core::Span;
 use tidegate_core::gate::CalleeId;
+use tidegate_driver::timer::Timer;
 use tidegate_driver::{SharedCaller, SharedGate};
 use tower_layer::Layer;
 
 use super::service::CallerService;
-use super::timer::Timer;
 use crate::wire::Names;
 
 /// Puts a caller before a service that sends requests. Services made by one layer share the caller.

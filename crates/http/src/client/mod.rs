@@ -13,7 +13,6 @@
 mod future;
 mod layer;
 mod service;
-mod timer;
 
 pub use layer::{CallerLayer, Cloned, Once, Repeat};
 pub use service::{CallerService, Endpoint};

@@ -27,7 +27,9 @@ pin_project! {
         S: Service<Request<Q>>,
     {
         #[pin]
-        state: State<S, Q, S::Future>,
+        state: State<S::Future>,
+        // The service and the request, until the handler runs.
+        inner: Option<(S, Request<Q>)>,
         layer: Arc<GateLayer>,
         asked: Asked,
         // What the service's polls have taken.
@@ -37,13 +39,12 @@ pin_project! {
 
 pin_project! {
     #[project = StateProj]
-    #[project_replace = StateOwned]
-    enum State<S, Q, F> {
+    enum State<F> {
         Refused { rejection: Rejection },
         // In the gate's queue.
-        Waiting { ticket: Ticket, service: S, request: Request<Q> },
+        Waiting { ticket: Ticket },
         // May run, and lets others be read first. Without a slot if it is exempt.
-        Starting { slot: Option<Slot>, turn: Turn, service: S, request: Request<Q> },
+        Starting { slot: Option<Slot>, turn: Turn },
         // The handler runs.
         Running { slot: Option<Slot>, #[pin] future: F },
         Over,
@@ -61,8 +62,8 @@ where
         service: S,
         request: Request<Q>,
     ) -> Self {
-        let metered = layer.meter.begin();
-        Self::new(layer, asked, metered, State::Waiting { ticket, service, request })
+        let (state, metered) = (State::Waiting { ticket }, layer.meter.begin());
+        Self { state, inner: Some((service, request)), layer, asked, metered }
     }
 
     pub(super) fn exempt(
@@ -71,22 +72,14 @@ where
         service: S,
         request: Request<Q>,
     ) -> Self {
-        let state = State::Starting { slot: None, turn: Turn::Done, service, request };
+        let state = State::Starting { slot: None, turn: Turn::Done };
         let metered = layer.meter.begin();
-        Self::new(layer, asked, metered, state)
+        Self { state, inner: Some((service, request)), layer, asked, metered }
     }
 
     pub(super) fn refused(layer: Arc<GateLayer>, asked: Asked, rejection: Rejection) -> Self {
-        Self::new(layer, asked, Metered::NOTHING, State::Refused { rejection })
-    }
-
-    fn new(
-        layer: Arc<GateLayer>,
-        asked: Asked,
-        metered: Metered,
-        state: State<S, Q, S::Future>,
-    ) -> Self {
-        Self { state, layer, asked, metered }
+        let state = State::Refused { rejection };
+        Self { state, inner: None, layer, asked, metered: Metered::NOTHING }
     }
 }
 
@@ -105,32 +98,49 @@ where
                 StateProj::Refused { rejection } => {
                     return Poll::Ready(Ok(refuse(this.layer, this.asked, rejection)));
                 }
-                StateProj::Waiting { ticket, .. } => match ready!(Pin::new(ticket).poll(cx)) {
-                    Ok(slot) => this.state.as_mut().start(slot, this.asked),
-                    Err(rejection) => this.state.as_mut().refuse(rejection),
-                },
-                StateProj::Starting { turn, service, .. } => {
+                StateProj::Waiting { ticket } => {
+                    let state = match ready!(Pin::new(ticket).poll(cx)) {
+                        Ok(slot) => {
+                            note_pressure(&slot, this.asked, this.inner);
+                            State::Starting { slot: Some(slot), turn: Turn::default() }
+                        }
+                        Err(rejection) => {
+                            this.inner.take().into_iter().for_each(|(_, it)| drain::forget(it));
+                            State::Refused { rejection }
+                        }
+                    };
+                    this.state.set(state);
+                }
+                StateProj::Starting { slot, turn } => {
                     ready!(turn.poll(cx));
                     let _entered = context::enter(this.asked.context);
+                    let (service, _) = this.inner.as_mut().expect("kept until the handler runs");
                     if let Err(error) = ready!(service.poll_ready(cx)) {
-                        this.state.as_mut().take_slot().into_iter().for_each(Slot::fail);
+                        slot.take().into_iter().for_each(Slot::fail);
+                        this.state.set(State::Over);
                         return Poll::Ready(Err(error));
                     }
-                    this.layer.meter.measure(this.metered, || this.state.as_mut().call());
-                }
-                StateProj::Running { slot, future } => {
-                    let _entered = context::enter(this.asked.context);
-                    let answer = ready!(this.layer.meter.measure(this.metered, || future.poll(cx)));
-                    let cost = this.layer.meter.settle(this.metered);
-                    let slot = slot.take();
-                    this.state.set(State::Over);
-                    return Poll::Ready(match answer {
-                        Ok(response) => Ok(pass(this.layer, this.asked, slot, cost, response)),
-                        Err(error) => {
-                            slot.into_iter().for_each(|slot| slot.finish(Outcome::Fail, cost));
-                            Err(error)
-                        }
+                    let (slot, inner) = (slot.take(), this.inner.take());
+                    let (mut service, request) = inner.expect("looked at above");
+                    // The call and the first poll, which for most is the only one, are measured as one.
+                    let answer = this.layer.meter.measure(this.metered, || {
+                        let future = service.call(request);
+                        this.state.set(State::Running { slot, future });
+                        this.state.as_mut().poll_handler(cx)
                     });
+                    let (slot, answer) = ready!(answer);
+                    this.state.set(State::Over);
+                    let cost = this.layer.meter.settle(this.metered);
+                    return Poll::Ready(end(this.layer, this.asked, slot, cost, answer));
+                }
+                StateProj::Running { .. } => {
+                    let _entered = context::enter(this.asked.context);
+                    let state = this.state.as_mut();
+                    let answer = this.layer.meter.measure(this.metered, || state.poll_handler(cx));
+                    let (slot, answer) = ready!(answer);
+                    this.state.set(State::Over);
+                    let cost = this.layer.meter.settle(this.metered);
+                    return Poll::Ready(end(this.layer, this.asked, slot, cost, answer));
                 }
                 StateProj::Over => panic!("a response future is not polled after it has resolved"),
             }
@@ -138,47 +148,40 @@ where
     }
 }
 
-impl<S, Q> State<S, Q, S::Future>
-where
-    S: Service<Request<Q>>,
-{
-    /// From waiting to starting.
-    fn start(mut self: Pin<&mut Self>, slot: Slot, asked: &Asked) {
-        if let StateOwned::Waiting { service, mut request, .. } =
-            self.as_mut().project_replace(Self::Over)
-        {
-            let pressure = Pressure { degraded: slot.degraded(), rank: asked.context.rank };
-            request.extensions_mut().insert(pressure);
-            let (slot, turn) = (Some(slot), Turn::default());
-            self.set(Self::Starting { slot, turn, service, request });
+impl<F: Future> State<F> {
+    /// Polls the handler: its slot and what it says.
+    fn poll_handler(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<(Option<Slot>, F::Output)> {
+        match self.project() {
+            StateProj::Running { slot, future } => {
+                let answer = ready!(future.poll(cx));
+                Poll::Ready((slot.take(), answer))
+            }
+            _ => panic!("only what runs is polled"),
         }
     }
+}
 
-    /// From waiting to refused.
-    fn refuse(mut self: Pin<&mut Self>, rejection: Rejection)
-    where
-        Q: Body + Send + 'static,
-    {
-        let refused = Self::Refused { rejection };
-        if let StateOwned::Waiting { request, .. } = self.as_mut().project_replace(refused) {
-            drain::forget(request);
-        }
+/// Lets the handler see how it is served.
+fn note_pressure<S, Q>(slot: &Slot, asked: &Asked, inner: &mut Option<(S, Request<Q>)>) {
+    if let Some((_, request)) = inner {
+        let pressure = Pressure { degraded: slot.degraded(), rank: asked.context.rank };
+        request.extensions_mut().insert(pressure);
     }
+}
 
-    /// From starting to running.
-    fn call(mut self: Pin<&mut Self>) {
-        if let StateOwned::Starting { slot, mut service, request, .. } =
-            self.as_mut().project_replace(Self::Over)
-        {
-            let future = service.call(request);
-            self.set(Self::Running { slot, future });
-        }
-    }
-
-    fn take_slot(self: Pin<&mut Self>) -> Option<Slot> {
-        match self.project_replace(Self::Over) {
-            StateOwned::Starting { slot, .. } => slot,
-            _ => None,
+/// The handler is done.
+fn end<B: Body, E>(
+    layer: &Arc<GateLayer>,
+    asked: &Asked,
+    slot: Option<Slot>,
+    cost: Cost,
+    answer: Result<Response<B>, E>,
+) -> Result<Response<GateBody<B>>, E> {
+    match answer {
+        Ok(response) => Ok(pass(layer, asked, slot, cost, response)),
+        Err(error) => {
+            slot.into_iter().for_each(|slot| slot.finish(Outcome::Fail, cost));
+            Err(error)
         }
     }
 }

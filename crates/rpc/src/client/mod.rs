@@ -16,6 +16,7 @@ use tidegate_core::caller::{Caller, CallerConfig};
 use tidegate_core::context::{Sheds, Workflow};
 use tidegate_core::gate::CalleeId;
 use tidegate_core::{Feedback, Span};
+use tidegate_driver::timer::Timer;
 use tidegate_driver::{Clock, Monotonic, Names, SharedCaller, SharedGate, random_seed};
 
 use crate::error::{CallError, StartError};
@@ -109,6 +110,7 @@ impl ClientBuilder {
         Ok(Client {
             inner: Arc::new(Inner {
                 caller,
+                timer: Timer::default(),
                 endpoints,
                 patience: self.patience,
                 limits: self.limits,
@@ -194,6 +196,7 @@ impl fmt::Debug for Client {
 
 struct Inner {
     caller: SharedCaller,
+    timer: Timer,
     endpoints: Arc<[Endpoint]>,
     patience: Option<Span>,
     limits: Limits,

@@ -1,17 +1,14 @@
 //! One call, through all its attempts.
 
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tidegate_core::caller::Next;
 use tidegate_core::throttle::Answer;
-use tidegate_core::{Advice, Context, Feedback, Instant, Outcome, Rank, Reason, Rejection, Span};
-use tidegate_driver::{self as driver, Departure, SharedCaller};
-use tokio::time::{Sleep, sleep};
+use tidegate_core::{Advice, Context, Feedback, Outcome, Rank, Reason, Rejection, Span};
+use tidegate_driver::timer::before;
+use tidegate_driver::{self as driver, Departure};
 
 use super::Inner;
 use super::link::Received;
@@ -70,7 +67,8 @@ impl Call {
         }
         let mut call = inner.caller.submit(&self.context).map_err(CallError::Refused)?;
         loop {
-            let departure = leave(&inner.caller, &mut call).await.map_err(CallError::Refused)?;
+            let departure = inner.timer.leave(&inner.caller, &mut call).await;
+            let departure = departure.map_err(CallError::Refused)?;
             let attempt = self.attempt(&inner, &departure);
             let attempted = before(&inner.caller, departure.context.deadline, attempt).await;
             // Dropping the attempt has cancelled it.
@@ -154,44 +152,4 @@ impl Attempt {
             (Self::Ended(error), _) => Err(error),
         }
     }
-}
-
-/// Waits until the call may leave. Meanwhile it sees to the caller's timers: whoever waits is who
-/// wants them to fire, and when nobody waits they do not matter.
-async fn leave(caller: &SharedCaller, call: &mut driver::Call) -> Result<Departure, Rejection> {
-    let mut timer: Option<Pin<Box<Sleep>>> = None;
-    poll_fn(|cx| {
-        loop {
-            if let Poll::Ready(departure) = call.poll_leave(cx) {
-                return Poll::Ready(departure);
-            }
-            let Some(wakeup) = caller.next_wakeup() else { return Poll::Pending };
-            let sleep = timer.get_or_insert_with(|| Box::pin(until(caller, wakeup)));
-            ready!(sleep.as_mut().poll(cx));
-            timer = None;
-            caller.dispatch();
-        }
-    })
-    .await
-}
-
-/// What `future` gives, none if the deadline passes before.
-async fn before<F: Future>(
-    caller: &SharedCaller,
-    deadline: Instant,
-    future: F,
-) -> Option<F::Output> {
-    if deadline == Instant::FAR {
-        return Some(future.await);
-    }
-    let (mut future, mut timer) = (pin!(future), pin!(until(caller, deadline)));
-    poll_fn(|cx| match future.as_mut().poll(cx) {
-        Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending => timer.as_mut().poll(cx).map(|()| None),
-    })
-    .await
-}
-
-fn until(caller: &SharedCaller, moment: Instant) -> Sleep {
-    sleep(moment.since(caller.now()).into())
 }

@@ -33,6 +33,8 @@ const ACCEPTS: usize = 64;
 const EVENTS: usize = 1024;
 /// How often idle connections are looked for.
 const SWEEP: Span = Span::from_millis(500);
+/// Connections that are asked for their round trips each time.
+const ASKED: usize = 16;
 
 /// How often those that are not read are looked at.
 const LOOK: Duration = Duration::from_millis(1);
@@ -51,6 +53,8 @@ pub(super) enum Input {
     Gone(CallerId, Arc<Conn>),
     /// Its requests are to be given up too.
     Dead(Arc<Conn>),
+    /// How long a message to a caller and back takes.
+    RoundTrip(Span),
     Malformed,
     Accepted,
 }
@@ -345,9 +349,18 @@ impl Reader {
         Span::ZERO
     }
 
+    /// The shortest round trip of some connections that were heard of lately: what delayed
+    /// acknowledgements add to others says nothing about the network.
+    fn round_trip(&self, now: Instant) -> Option<Span> {
+        let heard = |half: &&Half| now.since(half.heard) < SWEEP;
+        let asked = self.conns.iter().flatten().filter(heard).take(ASKED);
+        asked.filter_map(|half| stamp::round_trip(&half.conn.stream)).min()
+    }
+
     /// Ends connections that have been silent, or have not taken their answers, for too long.
     fn sweep(&mut self, now: Instant, inputs: &mut Vec<Input>) {
         self.swept = now;
+        inputs.extend(self.round_trip(now).map(Input::RoundTrip));
         // What could not be accepted, for want of file descriptors say, may be now.
         self.accepting = self.listener.is_some();
         let mut lost = Vec::new();

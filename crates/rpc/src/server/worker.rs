@@ -108,6 +108,7 @@ fn lead(
                 let ids = conn.lock().finish_all();
                 tasks.extend(ids.into_iter().filter_map(|id| core.cancel(now, id)));
             }
+            Input::RoundTrip(span) => core.gate.on_round_trip(now, span),
             Input::Malformed => core.counts.malformed += 1,
             Input::Accepted => core.counts.connections += 1,
         }

@@ -26,12 +26,41 @@ pub(super) fn pin(core: usize) {
     let _ = core;
 }
 
+/// What a process has had of its core.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Usage {
+    /// Time it has run.
+    pub(super) cpu: Span,
+    /// Time it would have run, had others not been in its way: other processes, or other machines.
+    pub(super) stolen: Span,
+}
+
+impl Usage {
+    pub(super) fn since(self, before: Self) -> Self {
+        Self {
+            cpu: self.cpu.saturating_sub(before.cpu),
+            stolen: self.stolen.saturating_sub(before.stolen),
+        }
+    }
+}
+
+/// Time that other machines on the same hardware have had of a core.
+fn stolen(core: usize) -> Span {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let name = format!("cpu{core} ");
+    let line = stat.lines().find_map(|line| line.strip_prefix(&name));
+    // The eighth number, in hundredths of a second.
+    let ticks = line.and_then(|line| line.split_whitespace().nth(7)?.parse::<u64>().ok());
+    Span::from_millis(10 * ticks.unwrap_or(0))
+}
+
 /// A server that runs. It ends when this is dropped.
 pub(super) struct Process {
     child: Child,
     /// Closing it is how the server is told to end.
     stdin: Option<ChildStdin>,
     pub(super) address: SocketAddr,
+    core: usize,
 }
 
 impl Process {
@@ -57,17 +86,20 @@ impl Process {
             .and_then(|()| BufReader::new(stdout).read_line(&mut line));
         told.map_err(|error| failed(&error.to_string()))?;
         let address = line.trim().parse().map_err(|_| failed("it told no address"))?;
-        Ok(Self { child, stdin: Some(stdin), address })
+        Ok(Self { child, stdin: Some(stdin), address, core })
     }
 
-    /// Time it has spent on cores.
-    pub(super) fn cpu(&self) -> Span {
+    /// What it has had of its core so far.
+    pub(super) fn usage(&self) -> Usage {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id()));
-        let nanos = tasks.into_iter().flatten().flatten().filter_map(|task| {
-            let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
-            text.split_whitespace().next()?.parse::<u64>().ok()
-        });
-        Span::from_nanos(nanos.sum())
+        let mut usage = Usage { cpu: Span::ZERO, stolen: stolen(self.core) };
+        for task in tasks.into_iter().flatten().flatten() {
+            let text = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
+            let mut nanos = text.split_whitespace().filter_map(|field| field.parse().ok());
+            usage.cpu += Span::from_nanos(nanos.next().unwrap_or(0));
+            usage.stolen += Span::from_nanos(nanos.next().unwrap_or(0));
+        }
+        usage
     }
 
     /// Memory it has in use, in bytes.

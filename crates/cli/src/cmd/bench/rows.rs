@@ -7,6 +7,7 @@ use tidegate_sim::figures::chart::{Axis, Chart, Line, Panel};
 use tidegate_sim::plan::{Plan, Point};
 use tidegate_sim::report::{self, Report};
 
+use super::child::Usage;
 use super::tally::Tally;
 
 /// A run is not valid when the load itself was later than this share of the SLO, at the 99th
@@ -23,12 +24,16 @@ pub(super) struct Row {
 struct Real {
     cpu_server: f64,
     cpu_us_per_request: f64,
+    /// Share of the time in which others kept the server from running.
+    stolen_server: f64,
     connections: usize,
     bytes_per_connection: u64,
     send_lag_p99_us: f64,
     rtt_us: f64,
     slo_us: f64,
     valid: bool,
+    /// Least and most goodput of its rounds, in requests per second.
+    goodput_range: (f64, f64),
 }
 
 /// Everything about a run.
@@ -42,7 +47,7 @@ pub(super) struct Run<'a> {
     pub(super) rtt: Span,
     pub(super) connections: usize,
     pub(super) per_connection: u64,
-    pub(super) cpu: Span,
+    pub(super) usage: Usage,
     pub(super) tally: Tally,
 }
 
@@ -59,16 +64,18 @@ impl Row {
         let micros = |q| tally.latency.quantile(q).as_micros_f64();
         let values = run.point.values.iter();
         let lag = tally.lag.quantile(0.99);
-        let (cpu, slo) = (run.cpu.as_secs_f64(), run.slo);
+        let (cpu, slo) = (run.usage.cpu.as_secs_f64(), run.slo);
         let real = Real {
             cpu_server: cpu / run.seconds,
             cpu_us_per_request: 1e6 * cpu / tally.answered.max(1) as f64,
+            stolen_server: run.usage.stolen.as_secs_f64() / run.seconds,
             connections: run.connections,
             bytes_per_connection: run.per_connection,
             send_lag_p99_us: lag.as_micros_f64(),
             rtt_us: run.rtt.as_micros_f64(),
             slo_us: slo.as_micros_f64(),
             valid: lag <= slo.scale(LATEST),
+            goodput_range: (rate(tally.good), rate(tally.good)),
         };
         let report = Report {
             plan: run.plan.name.clone(),
@@ -111,6 +118,19 @@ impl Row {
         Self { report: Report { series, ..report }, real: Some(real) }
     }
 
+    /// The round with the median goodput, of those that are valid if there are any.
+    pub(super) fn median(mut rounds: Vec<Self>) -> Option<Self> {
+        let valid = |row: &Self| row.real.as_ref().is_some_and(|real| real.valid);
+        if rounds.iter().any(valid) {
+            rounds.retain(valid);
+        }
+        rounds.sort_by(|a, b| a.report.goodput_rps.total_cmp(&b.report.goodput_rps));
+        let range = (rounds.first()?.report.goodput_rps, rounds.last()?.report.goodput_rps);
+        let mut median = rounds.swap_remove(rounds.len() / 2);
+        median.real.iter_mut().for_each(|real| real.goodput_range = range);
+        Some(median)
+    }
+
     /// One JSON object: the simulator's fields, and those of a real run.
     pub(super) fn to_json(&self) -> String {
         let mut json = self.report.to_json();
@@ -118,11 +138,15 @@ impl Row {
         json.pop();
         let _ = write!(
             json,
-            ",\"cpu_server\":{:.4},\"cpu_us_per_request\":{:.4},\"connections\":{},\
+            ",\"cpu_server\":{:.4},\"cpu_us_per_request\":{:.4},\"stolen_server\":{:.4},\
+             \"goodput_range_rps\":[{:.1},{:.1}],\"connections\":{},\
              \"bytes_per_connection\":{},\"send_lag_p99_us\":{:.3},\"rtt_us\":{:.3},\"slo_us\":{:.3},\
              \"valid\":{}}}",
             real.cpu_server,
             real.cpu_us_per_request,
+            real.stolen_server,
+            real.goodput_range.0,
+            real.goodput_range.1,
             real.connections,
             real.bytes_per_connection,
             real.send_lag_p99_us,
@@ -131,6 +155,13 @@ impl Row {
             real.valid
         );
         json
+    }
+
+    /// Goodput of its rounds as shares of the capacity.
+    fn range(&self) -> String {
+        let Some(Real { goodput_range: (low, high), .. }) = self.real else { return String::new() };
+        let share = |goodput: f64| 100.0 * goodput / self.report.capacity_rps;
+        format!("{:.1}–{:.1}%", share(low), share(high))
     }
 
     fn load(&self) -> f64 {
@@ -148,15 +179,21 @@ pub(super) fn table(rows: &[Row]) -> String {
     let width = table.lines().map(|line| line.chars().count()).max().unwrap_or(0);
     let pad = |line: &str| format!("{line}{}", " ".repeat(width - line.chars().count()));
     if let Some(heading) = lines.next() {
-        let _ = writeln!(out, "{}  cpu µs/answer  lag p99 µs  valid", pad(heading));
+        let _ = writeln!(
+            out,
+            "{}  range of cap  cpu µs/answer  stolen  lag p99 µs  valid",
+            pad(heading)
+        );
     }
     for (line, row) in lines.zip(rows) {
         let _ = match &row.real {
             Some(real) => writeln!(
                 out,
-                "{}  {:>13.2}  {:>10.1}  {}",
+                "{}  {:>12}  {:>13.2}  {:>5.1}%  {:>10.1}  {}",
                 pad(line),
+                row.range(),
                 real.cpu_us_per_request,
+                100.0 * real.stolen_server,
                 real.send_lag_p99_us,
                 if real.valid { "yes" } else { "no" }
             ),

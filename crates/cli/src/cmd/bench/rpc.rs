@@ -49,6 +49,10 @@ pub(crate) struct Rpc {
     /// Length of each run; the first fifth is not measured.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
+    /// How often to measure everything, in turns; the median is told. Runs that are not valid are left
+    /// out of it where others are.
+    #[arg(long, default_value_t = 1)]
+    rounds: u32,
     /// Set a value of the policies otherwise, as in `tidegate sim`; may be given several times.
     #[arg(long = "set", value_name = "PATH=VALUE")]
     sets: Vec<String>,
@@ -89,6 +93,15 @@ struct Ground {
     slo: Span,
 }
 
+/// What every run has in common.
+struct Bed<'a> {
+    plan: &'a Plan,
+    work: Work,
+    service: &'a Service,
+    ground: &'a Ground,
+    core: usize,
+}
+
 /// Where nothing is measured before: an SLO that a closed loop does not come near.
 const ASSUMED: Ground =
     Ground { capacity: 1e6, rtt: Span::from_micros(20), slo: Span::from_millis(50) };
@@ -112,12 +125,21 @@ impl Rpc {
         progress.say("bench rpc: measures round trip and capacity");
         let ground = self.ground(work, &service, server_core)?;
         let plan = self.plan(&service, &ground)?;
+        let (plan, service) = (&plan, &service);
+        let bed = Bed { plan, work, service, ground: &ground, core: server_core };
+        let runs = plan.points.len() * self.rounds.max(1) as usize;
+        let mut rounds: Vec<Vec<Row>> = plan.points.iter().map(|_| Vec::new()).collect();
+        for run in 0..runs {
+            progress.tell(run, runs);
+            let (round, number) = (run / plan.points.len(), run % plan.points.len());
+            let seed = self.seed + round as u64;
+            rounds[number].push(self.measure(&bed, &plan.points[number], seed)?);
+        }
         let mut rows = Vec::new();
-        for (number, point) in plan.points.iter().enumerate() {
-            progress.tell(number, plan.points.len());
-            rows.push(self.measure(&plan, point, work, &service, &ground, server_core)?);
+        for (point, rounds) in plan.points.iter().zip(rounds) {
+            rows.extend(Row::median(rounds));
             if self.simulate && work == Work::Spin {
-                rows.push(Row::simulated(tidegate_sim::run_point(&plan, point, self.seed)));
+                rows.push(Row::simulated(tidegate_sim::run_point(plan, point, self.seed)));
             }
         }
         drop(progress);
@@ -135,12 +157,17 @@ impl Rpc {
         let capacity = match self.capacity {
             Some(capacity) => capacity,
             None => {
-                let server = Process::start(&open, work, core)?;
-                let callers = self.callers.clamp(16, 64);
-                let payload = payload_of(work, service.clone());
-                closed::run(server.address, callers, 1, seconds, payload, || ())
-                    .map_err(broken)?
-                    .rate
+                // The middle of three: what disturbs one of them does not decide.
+                let mut rates = [0.0; 3];
+                for rate in &mut rates {
+                    let server = Process::start(&open, work, core)?;
+                    let callers = self.callers.clamp(16, 64);
+                    let payload = payload_of(work, service.clone());
+                    let found = closed::run(server.address, callers, 1, seconds, payload, || ());
+                    *rate = found.map_err(broken)?.rate;
+                }
+                rates.sort_by(f64::total_cmp);
+                rates[1]
             }
         };
         let mean = Span::from_nanos((1e9 / capacity) as u64).max(service.mean);
@@ -195,15 +222,8 @@ impl Rpc {
     }
 
     /// One policy at one load.
-    fn measure(
-        &self,
-        plan: &Plan,
-        point: &tidegate_sim::Point,
-        work: Work,
-        service: &Service,
-        ground: &Ground,
-        core: usize,
-    ) -> Result<Row, Error> {
+    fn measure(&self, bed: &Bed<'_>, point: &tidegate_sim::Point, seed: u64) -> Result<Row, Error> {
+        let Bed { plan, work, service, ground, core } = *bed;
         let scenario = &point.scenario;
         let server = Process::start(&scenario.gates[0], work, core)?;
         let bare = server.memory();
@@ -226,7 +246,7 @@ impl Rpc {
             service: service.clone(),
             length: each.scale(rates.len() as f64),
             rates,
-            seed: self.seed,
+            seed,
         };
         let mut generator = Generator::connect(server.address, &load).map_err(broken)?;
         let per_connection = server.memory().saturating_sub(bare) / self.callers as u64;
@@ -235,23 +255,23 @@ impl Rpc {
             (begin + Span::from_nanos((self.warmup() * 1e9) as u64), begin + load.length);
         let step = (!self.shift.is_empty()).then_some(self.step);
         let mut tally = Tally::new(from, to, ground.slo, self.callers).with_series(begin, step);
-        let mut cpu = Vec::new();
-        generator.run(&load, begin, &mut tally, || cpu.push(server.cpu())).map_err(broken)?;
-        let cpu = match cpu[..] {
-            [before, after, ..] => after.saturating_sub(before),
-            _ => Span::ZERO,
+        let mut usages = vec![server.usage()];
+        generator.run(&load, begin, &mut tally, || usages.push(server.usage())).map_err(broken)?;
+        let usage = match usages[..] {
+            [.., before, after] => after.since(before),
+            _ => usages[0].since(usages[0]),
         };
         Ok(Row::measured(Run {
             plan,
             point,
-            seed: self.seed,
+            seed,
             seconds: to.since(from).as_secs_f64(),
             capacity: ground.capacity,
             slo: ground.slo,
             rtt: ground.rtt,
             connections: self.callers,
             per_connection,
-            cpu,
+            usage,
             tally,
         }))
     }
@@ -273,11 +293,11 @@ impl Rpc {
             let seconds = Duration::from_secs_f64(self.seconds);
             let payload = payload_of(work, service.clone());
             let mut before = Span::ZERO;
-            let counted = || before = server.cpu();
+            let counted = || before = server.usage().cpu;
             let address = server.address;
             let found = closed::run(address, self.callers, pipeline, seconds, payload, counted);
             let found = found.map_err(broken)?;
-            let cpu = server.cpu().saturating_sub(before);
+            let cpu = server.usage().cpu.saturating_sub(before);
             let requests = (found.served + found.refused).max(1) as f64;
             let cpu_us = cpu.as_micros_f64() / requests;
             let busy = cpu.as_secs_f64() / (self.seconds * 0.8);

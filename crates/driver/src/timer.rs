@@ -1,5 +1,6 @@
-//! One timer for all calls that wait: whatever comes due in a caller, one task sees to it.
+//! Time for calls, by tokio: one timer for all that wait, and the deadline of each.
 //!
+//! Whatever comes due in a caller, one task sees to it.
 //! Each call could keep a timer of its own for the caller's next wake-up; then a thousand calls that
 //! wait would all wake for each credit that expires.
 
@@ -9,14 +10,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 
-use tidegate_core::Instant;
-use tidegate_driver::SharedCaller;
+use tidegate_core::{Instant, Rejection};
 use tokio::sync::Notify;
-use tokio::time::sleep;
+use tokio::time::{Sleep, sleep};
+
+use crate::{Call, Departure, SharedCaller};
 
 /// Keeps the time of one caller. The task runs in the runtime of the first call that waits.
 #[derive(Debug, Default)]
-pub(super) struct Timer {
+pub struct Timer {
     running: Arc<AtomicBool>,
     shared: Arc<Shared>,
 }
@@ -38,8 +40,24 @@ impl Default for Shared {
 }
 
 impl Timer {
+    /// Waits until an attempt of `call` may leave, and sees meanwhile to whatever comes due in `caller`.
+    pub async fn leave(
+        &self,
+        caller: &SharedCaller,
+        call: &mut Call,
+    ) -> Result<Departure, Rejection> {
+        poll_fn(|cx| {
+            let departure = call.poll_leave(cx);
+            if departure.is_pending() {
+                self.wait_for(caller);
+            }
+            departure
+        })
+        .await
+    }
+
     /// A call waits: sees to it that the caller's next wake-up is kept.
-    pub(super) fn wait_for(&self, caller: &SharedCaller) {
+    fn wait_for(&self, caller: &SharedCaller) {
         if !self.running.swap(true, Ordering::SeqCst) {
             let running = Running(Arc::clone(&self.running));
             tokio::spawn(keep(caller.clone(), Arc::clone(&self.shared), running));
@@ -75,7 +93,7 @@ async fn keep(caller: SharedCaller, shared: Arc<Shared>, _running: Running) {
             None => shared.sooner.notified().await,
             Some(due) => {
                 shared.next.store(due.as_nanos(), Ordering::SeqCst);
-                let mut slept = pin!(sleep(due.since(caller.now()).into()));
+                let mut slept = pin!(until(&caller, due));
                 let mut sooner = pin!(shared.sooner.notified());
                 let is_due = poll_fn(|cx| match slept.as_mut().poll(cx) {
                     Poll::Ready(()) => Poll::Ready(true),
@@ -87,4 +105,26 @@ async fn keep(caller: SharedCaller, shared: Arc<Shared>, _running: Running) {
             }
         }
     }
+}
+
+/// What `future` gives, none if the deadline passes before.
+pub async fn before<F: Future>(
+    caller: &SharedCaller,
+    deadline: Instant,
+    future: F,
+) -> Option<F::Output> {
+    if deadline == Instant::FAR {
+        return Some(future.await);
+    }
+    let (mut future, mut timer) = (pin!(future), pin!(until(caller, deadline)));
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => timer.as_mut().poll(cx).map(|()| None),
+    })
+    .await
+}
+
+/// Sleeps until then.
+pub fn until(caller: &SharedCaller, moment: Instant) -> Sleep {
+    sleep(moment.since(caller.now()).into())
 }
