@@ -1,7 +1,8 @@
 //! How many requests per second a proxy passes on one core, and what one costs.
 //!
 //! The proxy has one core; the load (wrk, or h2load for HTTP/2) and the service behind, an nginx that
-//! answers at once, share the other. Peers take turns, round by round; the median round counts.
+//! answers at once, share the other. Peers take turns, round by round; the median round counts. Only
+//! answers of the service count: one that is refused is quick, and no use.
 
 use std::process::Command;
 
@@ -100,7 +101,10 @@ fn load(lab: &Lab, url: &str, h2: bool, connections: u32, seconds: u32) -> Resul
     command.args(["-t1", &format!("-c{connections}"), &format!("-d{seconds}s"), "--latency", url]);
     let (text, _) = output(&mut command)?;
     let rate = after(&text, "Requests/sec:").and_then(|word| word.parse().ok());
-    let rate = rate.ok_or_else(|| format!("wrk said: {text}"))?;
+    let rate: f64 = rate.ok_or_else(|| format!("wrk said: {text}"))?;
+    // Absent where all is well.
+    let refused = after(&text, "Non-2xx or 3xx responses:").and_then(|word| word.parse().ok());
+    let rate = (rate - refused.unwrap_or(0.0) / f64::from(seconds)).max(0.0);
     Ok((rate, after(&text, "50%").and_then(micros), after(&text, "99%").and_then(micros)))
 }
 
@@ -111,11 +115,8 @@ fn h2load(lab: &Lab, url: &str, connections: u32, seconds: u32) -> Result<Load> 
     command.args(["-t1", &format!("-c{connections}"), "-m1", &format!("-D{seconds}")]);
     command.arg(format!("--log-file={}", log.display())).arg(url);
     let (text, _) = output(&mut command)?;
-    let rate = text
-        .lines()
-        .find(|line| line.starts_with("finished in"))
-        .and_then(|line| line.split(", ").nth(1)?.split_whitespace().next()?.parse::<f64>().ok());
-    let rate = rate.ok_or_else(|| format!("h2load said: {text}"))?;
+    let served = after(&text, "status codes:").and_then(|word| word.parse::<f64>().ok());
+    let rate = served.ok_or_else(|| format!("h2load said: {text}"))? / f64::from(seconds);
     // Start, status and duration in microseconds.
     let lines = std::fs::read_to_string(&log).unwrap_or_default();
     let times = lines.lines().filter_map(|line| line.split('\t').nth(2)?.parse::<f64>().ok());
