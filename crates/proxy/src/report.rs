@@ -26,6 +26,8 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) uptime: Span,
     pub(crate) counters: &'a Counters,
     pub(crate) level: Level,
+    /// Who asks most of which limit.
+    pub(crate) heavy: Value,
     pub(crate) enforce: Percent,
     pub(crate) draining: bool,
     pub(crate) peers: Vec<Arc<Peer>>,
@@ -189,6 +191,7 @@ impl Snapshot<'_> {
         let last = level.cursor.and_then(Cursor::last);
         state["last_rank"] = last.map(|rank| json!([rank.business(), rank.user()])).into();
         state["uptime_seconds"] = self.uptime.as_secs_f64().into();
+        state["heavy_hitters"] = self.heavy.clone();
         self.detail.tell(&mut state, self.names);
         state
     }

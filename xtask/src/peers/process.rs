@@ -122,7 +122,8 @@ impl Process {
     /// Starts a server and waits until it answers at `at`.
     pub(crate) fn start(command: &mut Command, at: SocketAddr) -> Result<Self> {
         let said = scratch()?.join("server.log");
-        let log = fs::File::create(&said).map_err(|error| format!("{}: {error}", said.display()))?;
+        let log =
+            fs::File::create(&said).map_err(|error| format!("{}: {error}", said.display()))?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let child = command.spawn().map_err(|error| format!("{command:?}: {error}"))?;
         let mut process = Self { child };

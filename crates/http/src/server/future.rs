@@ -109,9 +109,10 @@ where
                     Ok(slot) => this.state.as_mut().start(slot, this.asked),
                     Err(rejection) => this.state.as_mut().refuse(rejection),
                 },
-                StateProj::Starting { turn, service, .. } => {
+                StateProj::Starting { slot, turn, service, .. } => {
                     ready!(turn.poll(cx));
-                    let _entered = context::enter(this.asked.context);
+                    let parent = slot.as_ref().map(Slot::parent);
+                    let _entered = context::enter_for(this.asked.context, parent);
                     if let Err(error) = ready!(service.poll_ready(cx)) {
                         this.state.as_mut().take_slot().into_iter().for_each(Slot::fail);
                         return Poll::Ready(Err(error));
@@ -119,10 +120,12 @@ where
                     this.layer.meter.measure(this.metered, || this.state.as_mut().call());
                 }
                 StateProj::Running { slot, future } => {
-                    let _entered = context::enter(this.asked.context);
+                    let parent = slot.as_ref().map(Slot::parent);
+                    let _entered = context::enter_for(this.asked.context, parent);
                     let answer = ready!(this.layer.meter.measure(this.metered, || future.poll(cx)));
                     let cost = this.layer.meter.settle(this.metered);
-                    let slot = slot.take();
+                    let mut slot = slot.take();
+                    slot.iter_mut().for_each(|slot| slot.step(this.metered.time()));
                     this.state.set(State::Over);
                     return Poll::Ready(match answer {
                         Ok(response) => Ok(pass(this.layer, this.asked, slot, cost, response)),
@@ -195,8 +198,8 @@ fn pass<B: Body>(
     for field in [wire::FEEDBACK, wire::LOAD, wire::LOAD_BIN] {
         response.headers_mut().remove(field);
     }
-    let Some(slot) = slot else { return response.map(GateBody::passed) };
-    tell(layer, asked, None, response.headers_mut());
+    let Some(mut slot) = slot else { return response.map(GateBody::passed) };
+    tell(layer, asked, Said::Served(&mut slot), response.headers_mut());
     let tail = asked.grpc.then(|| Trailer::for_whom(layer, asked)).flatten();
     // A handler may know better what an answer has cost, also in units of its own.
     let cost = response.extensions().get::<Cost>().copied().unwrap_or(cost);
@@ -216,7 +219,7 @@ fn refuse<B: Body>(
     rejection: &Rejection,
 ) -> Response<GateBody<B>> {
     let mut response = Response::new(());
-    let cursor = tell(layer, asked, Some(rejection), response.headers_mut());
+    let cursor = tell(layer, asked, Said::Refused(rejection), response.headers_mut());
     let refusal = Refusal {
         rejection,
         rank: asked.trusted.then_some((asked.context.rank, cursor)),
@@ -229,12 +232,20 @@ fn refuse<B: Body>(
     response.map(|()| GateBody::refusal(text))
 }
 
+/// What feedback goes with.
+enum Said<'a> {
+    Served(&'a mut Slot),
+    Refused(&'a Rejection),
+    /// The end of an answer that began before.
+    More,
+}
+
 /// Writes feedback to whoever sent a context and is trusted, and returns the cursor in it; to others
 /// that may know, how busy we are.
 fn tell(
     layer: &GateLayer,
     asked: &Asked,
-    rejection: Option<&Rejection>,
+    said: Said<'_>,
     headers: &mut HeaderMap,
 ) -> Option<tidegate_core::Cursor> {
     if !asked.listens {
@@ -244,7 +255,13 @@ fn tell(
         }
         return None;
     }
-    let feedback = layer.gate.feedback(asked.context.caller, asked.context.workflow);
+    let (told, rejection) = match said {
+        Said::Served(slot) => (slot.feedback(), None),
+        Said::Refused(rejection) => (None, Some(rejection)),
+        Said::More => (None, None),
+    };
+    let now = || layer.gate.feedback(asked.context.caller, asked.context.workflow);
+    let feedback = told.unwrap_or_else(now);
     if let Some(field) = wire::write_feedback(&feedback, rejection) {
         headers.insert(wire::FEEDBACK, field);
     }
@@ -268,6 +285,6 @@ impl Trailer {
 
 impl Tail for Trailer {
     fn pass(&mut self, trailers: &mut HeaderMap) {
-        tell(&self.layer, &self.asked, None, trailers);
+        tell(&self.layer, &self.asked, Said::More, trailers);
     }
 }
