@@ -44,10 +44,10 @@ impl Upstream {
         self.totals.clear();
         for ((workflow, _), demand) in &mut self.pairs {
             demand.rate.add(f64::from(std::mem::take(&mut demand.waiting)));
-            demand.rate.close_slowly(seconds);
+            demand.rate.close(seconds);
             *self.totals.entry(*workflow).or_default() += demand.rate.rate();
         }
-        self.pairs.retain(|_, demand| !demand.rate.is_over());
+        self.pairs.retain(|_, demand| demand.rate.rate() > 0.0);
     }
 
     /// The part of a workflow's rate that is `caller`'s, 0 to 1. Who has not been seen for a whole period
