@@ -41,25 +41,30 @@ pub struct Rejection {
     pub limit: f64,
     /// What the caller should do.
     pub advice: Advice,
+    /// Which of the gate's limits said no, by its place in the list `limits`; none if something else did.
+    pub place: Option<u8>,
 }
 
 impl Rejection {
     /// A refusal because `measured` exceeds `limit`.
     pub const fn new(reason: Reason, measured: f64, limit: f64, advice: Advice) -> Self {
-        Self { reason, measured, limit, advice }
+        Self { reason, measured, limit, advice, place: None }
+    }
+
+    /// The limit that said no, as problems of the configuration call it: `limits.1`.
+    pub fn which(&self) -> Option<String> {
+        self.place.map(|place| format!("limits.{place}"))
     }
 }
 
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (reason, unit) = (self.reason, self.reason.unit());
-        write!(
-            f,
-            "{}: {} {unit}, limit {} {unit}; ",
-            reason.describe(),
-            self.measured,
-            self.limit
-        )?;
+        f.write_str(reason.describe())?;
+        if let Some(which) = self.which() {
+            write!(f, " ({which})")?;
+        }
+        write!(f, ": {} {unit}, limit {} {unit}; ", self.measured, self.limit)?;
         match self.advice {
             Advice::Elsewhere => f.write_str("retry elsewhere"),
             Advice::Later(span) => write!(f, "retry after {span}"),
@@ -235,8 +240,10 @@ mod tests {
             Advice::Later(Span::from_millis(3)),
         );
         let text = rejection.to_string();
-        for part in ["drop threshold", "200000 ns", "160000 ns", "retry after 3ms"] {
+        for part in ["drop threshold: ", "200000 ns", "160000 ns", "retry after 3ms"] {
             assert!(text.contains(part), "{text}");
         }
+        let second = Rejection { place: Some(1), ..rejection };
+        assert!(second.to_string().contains("drop threshold (limits.1): "), "{second}");
     }
 }

@@ -10,15 +10,36 @@ use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 
-use tidegate_core::Context;
+use tidegate_core::feedback::GateId;
+use tidegate_core::{Context, RequestId};
 
 thread_local! {
-    static CURRENT: Cell<Option<Context>> = const { Cell::new(None) };
+    static CURRENT: Cell<Option<Current>> = const { Cell::new(None) };
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Current {
+    context: Context,
+    parent: Option<Parent>,
+}
+
+/// A request in a gate of this process: whose progress the calls of a task belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parent {
+    /// The gate.
+    pub gate: GateId,
+    /// Who it is there.
+    pub request: RequestId,
 }
 
 /// The context this code runs in, none outside of any request.
 pub fn current() -> Option<Context> {
-    CURRENT.get()
+    CURRENT.get().map(|current| current.context)
+}
+
+/// The request this code works for, if it has a slot of a gate of this process.
+pub fn parent() -> Option<Parent> {
+    CURRENT.get().and_then(|current| current.parent)
 }
 
 /// Runs `future` in `context`: it sees it by [`current`] in each of its polls.
@@ -32,16 +53,22 @@ pub async fn scope<F: Future>(context: Context, future: F) -> F::Output {
 }
 
 /// Makes `context` the current one of this thread until the guard is dropped: for futures written
-/// by hand, around one poll.
+/// by hand, around one poll. The work is for the same request as before, if for any.
 pub fn enter(context: Context) -> Entered {
-    Entered { outer: CURRENT.replace(Some(context)) }
+    let parent = parent();
+    Entered { outer: CURRENT.replace(Some(Current { context, parent })) }
+}
+
+/// The same for work that is done for `parent`.
+pub fn enter_for(context: Context, parent: Option<Parent>) -> Entered {
+    Entered { outer: CURRENT.replace(Some(Current { context, parent })) }
 }
 
 /// Puts the former context back when it is dropped, also by a panic.
 #[derive(Debug)]
 #[must_use = "the context is left at once when the guard is dropped"]
 pub struct Entered {
-    outer: Option<Context>,
+    outer: Option<Current>,
 }
 
 impl Drop for Entered {

@@ -18,6 +18,7 @@ use std::task::{self, Poll};
 
 use tidegate_core::{Cost, Feedback, Instant, Outcome, Progress, Rejection, RequestId, Span};
 
+use crate::context::Parent;
 use crate::shared::Shared;
 use crate::sync::Arc;
 use crate::waiters::{Fate, WaiterId, Waiters};
@@ -107,7 +108,7 @@ impl Future for Ticket {
         Poll::Ready(match fate {
             Fate::Start { degraded } => {
                 claim.phase = Phase::Held;
-                Ok(Slot { claim, started, degraded })
+                Ok(Slot { claim, started, degraded, step: Span::ZERO })
             }
             Fate::Refuse(rejection) => {
                 claim.phase = Phase::Over;
@@ -124,9 +125,33 @@ pub struct Slot {
     claim: Claim,
     started: Instant,
     degraded: bool,
+    /// Service time that the gate has not been told of.
+    step: Span,
 }
 
 impl Slot {
+    /// A step of the request has taken so much service time of its own. The gate hears of it with the next word.
+    pub fn step(&mut self, time: Span) {
+        self.step += time;
+    }
+
+    /// What to tell the caller in the answer, with what was done for the request here and below.
+    pub fn feedback(&mut self) -> Option<Feedback> {
+        let (request, step) = (self.claim.request, std::mem::take(&mut self.step));
+        self.claim.shared.locked(|state, now, _| {
+            let context = state.gate.request(request)?.context;
+            state.gate.on_step(now, request, step);
+            let progress = state.gate.done(request).unwrap_or_default();
+            let feedback = state.gate.feedback(now, context.caller, context.workflow);
+            Some(Feedback { progress, ..feedback })
+        })
+    }
+
+    /// Whose progress the calls belong to that are made for the request.
+    pub fn parent(&self) -> Parent {
+        Parent { gate: self.claim.shared.id(), request: self.claim.request }
+    }
+
     /// The request was served; its cost is the time since its task learned that it may start.
     pub fn serve(self) {
         self.finish_measured(Outcome::Serve);
@@ -140,25 +165,28 @@ impl Slot {
     /// The request has ended, at a cost that the driver knows better.
     pub fn finish(mut self, outcome: Outcome, cost: Cost) {
         self.claim.phase = Phase::Over;
-        let request = self.claim.request;
-        self.claim.shared.step(|state, now| state.gate.finish(now, request, outcome, cost));
+        let (request, step) = (self.claim.request, self.step);
+        self.claim.shared.step(|state, now| state.end(now, request, step, outcome, cost));
     }
 
     /// The same, together with what to tell the caller in the answer.
     pub fn answer(mut self, outcome: Outcome, cost: Cost) -> Option<Feedback> {
         self.claim.phase = Phase::Over;
-        let request = self.claim.request;
+        let (request, step) = (self.claim.request, self.step);
         self.claim.shared.step(|state, now| {
             let context = state.gate.request(request)?.context;
-            state.gate.finish(now, request, outcome, cost);
+            state.end(now, request, step, outcome, cost);
             Some(state.gate.feedback(now, context.caller, context.workflow))
         })
     }
 
     /// The request waits for a call of its own and gives up its slot meanwhile.
     pub fn pause(self) -> Paused {
-        let request = self.claim.request;
-        self.claim.shared.step(|state, now| state.gate.pause(now, request));
+        let (request, step) = (self.claim.request, self.step);
+        self.claim.shared.step(|state, now| {
+            state.gate.on_step(now, request, step);
+            state.gate.pause(now, request);
+        });
         Paused { claim: self.claim }
     }
 
@@ -182,7 +210,7 @@ impl Slot {
         let (request, started) = (self.claim.request, self.started);
         self.claim.shared.step(|state, now| {
             let cost = now.since(started).max(Span::from_nanos(1));
-            state.gate.finish(now, request, outcome, cost.into());
+            state.end(now, request, cost, outcome, cost.into());
         });
     }
 }

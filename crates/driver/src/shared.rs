@@ -8,8 +8,11 @@ use std::fmt;
 use std::task::{self, Poll};
 
 use tidegate_core::config::ConfigError;
+use tidegate_core::feedback::GateId;
 use tidegate_core::gate::{Action, Gate, GateConfig};
-use tidegate_core::{CallerId, Context, Feedback, Instant, Rejection, RequestId, Workflow};
+use tidegate_core::{
+    CallerId, Context, Cost, Feedback, Instant, Outcome, Rejection, RequestId, Span, Workflow,
+};
 
 use crate::clock::{Clock, Monotonic, random_seed, unix_time};
 use crate::guard::Ticket;
@@ -40,7 +43,8 @@ impl SharedGate {
     /// Shares `gate`, with the clock that its process uses.
     pub fn with_clock(gate: Gate, clock: impl Clock + 'static) -> Self {
         let state = State { gate, waiters: Waiters::default(), outbox: Outbox::default() };
-        Self { shared: Arc::new(Shared { clock: Box::new(clock), state: Mutex::new(state) }) }
+        let (id, clock) = (state.gate.id(), Box::new(clock));
+        Self { shared: Arc::new(Shared { id, clock, state: Mutex::new(state) }) }
     }
 
     // === inputs ===
@@ -160,11 +164,17 @@ impl fmt::Debug for SharedGate {
 
 /// What all clones and guards of one gate have in common.
 pub(crate) struct Shared {
+    id: GateId,
     clock: Box<dyn Clock>,
     state: Mutex<State>,
 }
 
 impl Shared {
+    /// Who the gate is.
+    pub(crate) fn id(&self) -> GateId {
+        self.id
+    }
+
     /// Inputs, then one dispatch.
     pub(crate) fn step<R>(&self, inputs: impl FnOnce(&mut State, Instant) -> R) -> R {
         self.locked(|state, now, wakers| {
@@ -224,6 +234,24 @@ impl State {
     pub(crate) fn dispatch(&mut self, now: Instant, wakers: &mut Wakers) {
         self.gate.dispatch(now);
         self.drain(wakers);
+    }
+
+    /// A request has ended, after a last step of its own.
+    pub(crate) fn end(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        step: Span,
+        outcome: Outcome,
+        cost: Cost,
+    ) {
+        if step > Span::ZERO {
+            self.gate.on_step(now, request, step);
+        }
+        if outcome == Outcome::Serve {
+            self.gate.learn_total(request);
+        }
+        self.gate.finish(now, request, outcome, cost);
     }
 
     /// Tells everybody concerned what the gate has decided.

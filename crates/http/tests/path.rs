@@ -15,7 +15,7 @@ use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use tidegate_core::caller::CallerConfig;
 use tidegate_core::entry::{Entry, EntryConfig};
-use tidegate_core::gate::GateConfig;
+use tidegate_core::gate::{CalleeId, GateConfig};
 use tidegate_core::{Context, Criticality, Rank, Span};
 use tidegate_driver::{Clock, Monotonic, SharedCaller, SharedGate, context};
 use tidegate_http::server::Pressure;
@@ -276,6 +276,8 @@ async fn a_workflow_beyond_its_quota_gets_429() {
     assert!((9..=15).contains(&seconds), "ten, and its half as spread: {seconds}");
     let told = wire::feedback_of(refused.headers()).expect("told").expect("well-formed");
     assert_eq!(told.rejection.expect("refused").reason, tidegate_core::Reason::Quota);
+    let body = text(refused.into_body()).await;
+    assert!(body.contains("\"which\":\"limits.0\""), "{body}");
     assert_eq!(ask("calendar").await.status(), StatusCode::OK);
 }
 
@@ -370,4 +372,49 @@ async fn rejections_at_the_caller_are_responses_and_dropped_calls_free_everythin
     let late = patient.call(get("/")).await.expect("a passed deadline is a response");
     assert_eq!(late.status(), StatusCode::GATEWAY_TIMEOUT);
     assert_eq!(caller.read(|caller| caller.in_flight(0)), 0);
+}
+
+/// What a request takes in all is learned where it came in, from its handler and from what the backend reports, and
+/// travels with the next ones: what `lstf` and `srtf` order by.
+#[tokio::test]
+async fn progress_travels_and_totals_are_learned() {
+    const CONTROLLED: &str = "schedule = { order = 'lstf' }\n[workflow]\n";
+    let work = || std::thread::sleep(Duration::from_millis(3));
+    let seen = Seen::default();
+    let noted = Arc::clone(&seen);
+    let handler = Function(move |request: Request<_>| {
+        note(&noted, &request);
+        async move {
+            work();
+            ok("backend")
+        }
+    });
+    let layer = GateLayer::new(gate(CONTROLLED)).trust(Trust::Inside);
+    let backend = serve(layer.layer(handler)).await;
+    let front = gate(CONTROLLED);
+    let out = CallerLayer::new(caller("")).upstream(front.clone(), CalleeId(1));
+    let out = out.layer(Client(backend));
+    let handler = Function(move |_: Request<hyper::body::Incoming>| {
+        let mut out = out.clone();
+        async move {
+            work();
+            let response = out.call(get("/")).await.expect("connects");
+            assert_eq!(response.status(), StatusCode::OK);
+            ok("front")
+        }
+    });
+    let address = serve(GateLayer::new(front.clone()).layer(handler)).await;
+    for _ in 0..2 {
+        let response = Client(address).call(get("/")).await.expect("connects");
+        assert_eq!(response.status(), StatusCode::OK);
+        until(|| front.running() == 0).await;
+    }
+    let seen = seen.lock().unwrap();
+    let progress = [0, 1].map(|at| seen[at].context.progress);
+    assert_eq!(progress[0].total, Span::ZERO, "nothing was known of the first");
+    let both = Span::from_millis(6);
+    assert!(
+        progress[1].total >= both,
+        "of the second, what the first took here and there: {progress:?}"
+    );
 }

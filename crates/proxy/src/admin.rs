@@ -241,6 +241,7 @@ pub(crate) fn refusal(rejection: &Rejection) -> Value {
         "reason": rejection.reason.token(),
         "measured": rejection.measured,
         "limit": rejection.limit,
+        "which": rejection.which(),
         "unit": rejection.reason.unit(),
         "retry": advice,
         "text": rejection.to_string(),

@@ -75,6 +75,7 @@ fn page() -> String {
         uptime: Span::ZERO,
         counters: &counters,
         level: Level::of(&gate, Instant::ZERO),
+        heavy: serde_json::Value::Null,
         enforce: Percent::ALL,
         draining: false,
     };

@@ -29,6 +29,8 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) uptime: Span,
     pub(crate) counters: &'a Counters,
     pub(crate) level: Level,
+    /// Who asks most of which limit.
+    pub(crate) heavy: Value,
     pub(crate) enforce: Percent,
     pub(crate) draining: bool,
     pub(crate) peers: Vec<Arc<Peer>>,
@@ -226,6 +228,7 @@ impl Snapshot<'_> {
             (format!("{:x}", caller.0), told)
         });
         state["callers"] = callers.collect::<Map<_, _>>().into();
+        state["heavy_hitters"] = self.heavy.clone();
         self.detail.tell(&mut state, self.names);
         state
     }

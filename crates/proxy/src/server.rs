@@ -24,6 +24,7 @@ use tokio_rustls::rustls::ClientConfig;
 
 use crate::admin;
 use crate::config::{File, Percent};
+use crate::dashboard::detail::heavy_hitters;
 use crate::health::{self, Peers};
 use crate::listen;
 use crate::log::Log;
@@ -322,6 +323,7 @@ impl Shared {
             uptime: now.since(self.begun),
             counters: &self.counters,
             level: self.read(|gate| Level::of(gate, now)),
+            heavy: self.read(|gate| heavy_hitters(gate, &self.names)),
             enforce: self.sideline.percent(),
             draining: self.is_draining(),
             peers: self.peers.all(),

@@ -33,6 +33,8 @@ pub struct ServiceSpec {
     pub time_of: Vec<(Workflow, Service)>,
     /// Time that requests of some workflows hold their thread after that, without a core.
     pub hold_of: Vec<(Workflow, Service)>,
+    /// How many can hold something at once on each machine, beside their thread; 0 for no bound but the threads.
+    pub pool: u32,
     /// Replicas that requests of some workflows go to, instead of any.
     pub partition_of: Vec<(Workflow, Range<u32>)>,
     /// Whether a request keeps its thread while it waits for calls.
@@ -213,6 +215,7 @@ mod tests {
             threads: 3,
             time_of: Vec::new(),
             hold_of: Vec::new(),
+            pool: 0,
             partition_of: Vec::new(),
             blocking: false,
             after_of: Vec::new(),

@@ -68,3 +68,30 @@ fn mg1_waits_by_the_second_moment() {
     let theory = 0.5 * 3.25 / (2.0 * 0.5);
     check("M/G/1", simulated_wait(1, "bimodal", 0.5, 3_000_000), theory);
 }
+
+/// Requests that hold one of two permits for 100 µs, and hardly need a core: M/M/2 in a pool of the core.
+#[test]
+fn a_pool_waits_as_erlang_says() {
+    let text = r#"
+        policy = "open"
+        warmup = "1s"
+        duration = "150s"
+        slo = "1s"
+        [service]
+        time = "100ns"
+        distribution = "exponential"
+        threads = 100000
+        holds = { w = "100us" }
+        pool = 2
+        [[tenants]]
+        workflow = "w"
+        callers = 10
+        rate = 14000
+        [policies.open]
+        gate = { admission = { policy = "open" }, queue_limit = 1000000 }
+        caller = { throttle = { throttle = "open" }, retry = { attempts = 1 } }
+    "#;
+    let plan = Plan::parse("pool", text, &[], Path::new("")).unwrap();
+    let simulated = (run_point(&plan, &plan.points[0], 5).mean_us - 0.1) / 100.0 - 1.0;
+    check("M/M/2 at 0.7", simulated, erlang_c(2, 0.7) / (2.0 * 0.3));
+}

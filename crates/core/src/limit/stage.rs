@@ -44,7 +44,7 @@ impl Limits {
                 Ok(receipt) => self.passing.push(receipt),
                 Err(rejection) => {
                     self.give_back(now, ask.context);
-                    return Err(rejection);
+                    return Err(Rejection { place: u8::try_from(at).ok(), ..rejection });
                 }
             }
         }

@@ -10,7 +10,10 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::Body;
 use tidegate_core::caller::Next;
 use tidegate_core::throttle::Answer;
-use tidegate_core::{Advice, Context, Feedback, Instant, Outcome, Reason, Rejection};
+use tidegate_core::{
+    Advice, Context, Feedback, Gate, Instant, Outcome, Progress, Reason, Rejection,
+};
+use tidegate_driver::context::Parent;
 use tidegate_driver::timer::{before, until};
 use tidegate_driver::{Call, Departure, SharedCaller};
 use tower_service::Service;
@@ -20,12 +23,19 @@ use super::service::Endpoint;
 use crate::body::{GateBody, Tail};
 use crate::wire::{self, Message, Refusal};
 
+/// What a call is about, and for which request of a gate of ours it is made.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    pub(super) context: Context,
+    pub(super) parent: Option<Parent>,
+}
+
 /// Sends `request` when the caller lets it, as often as the caller says.
 pub(super) async fn send<S, R, Q, B>(
     layer: Arc<CallerLayer<R>>,
     service: S,
     mut request: Request<Q>,
-    context: Context,
+    asked: Asked,
     call: Result<Call, Rejection>,
 ) -> Result<Response<GateBody<B>>, S::Error>
 where
@@ -34,6 +44,7 @@ where
     B: Body,
 {
     let grpc = wire::is_grpc(request.headers());
+    let Asked { context, parent } = asked;
     let reject = |rejection: &Rejection| Ok(refuse(rejection, &context, grpc));
     let mut call = match call {
         Ok(call) => call,
@@ -45,14 +56,14 @@ where
             Err(rejection) => return reject(&rejection),
         };
         let again = layer.repeat.repeat(&request);
-        layer.label(&mut request, &departure, grpc);
+        layer.label(&mut request, &departure, parent, grpc);
         let hedge = again.as_ref().filter(|again| again.method().is_idempotent());
         let hedge = hedge.and_then(|again| Some((call.hedge_at()?, layer.repeat.repeat(again)?)));
         let first = attempt(service.clone(), request);
         let answered = match hedge {
             None => before(&layer.caller, departure.context.deadline, first).await,
             Some((at, copy)) => {
-                let second = hedge_at(&layer, &call, at, service.clone(), copy, grpc);
+                let second = hedge_at(&layer, &call, at, service.clone(), copy, grpc, parent);
                 let race = race(&layer, first, second);
                 match before(&layer.caller, departure.context.deadline, race).await {
                     // To drop the first call says nothing about who it was sent to.
@@ -66,7 +77,7 @@ where
             None | Some(Err(_)) => (Answer::Done(Outcome::Fail), None),
             Some(Ok(response)) => layer.read(departure.endpoint, response),
         };
-        feedback.iter().for_each(|feedback| layer.pass_up(&context, feedback));
+        feedback.iter().for_each(|feedback| layer.pass_up(&context, parent, feedback));
         // What was refused was not done, and can be sent again; what broke may have been done.
         let again = again
             .filter(|again| matches!(answer, Answer::Refused(_)) || again.method().is_idempotent());
@@ -104,6 +115,7 @@ async fn hedge_at<S, R, Q, B>(
     service: S,
     mut request: Request<Q>,
     grpc: bool,
+    parent: Option<Parent>,
 ) -> Option<Response<GateBody<B>>>
 where
     S: Service<Request<Q>, Response = Response<B>>,
@@ -112,13 +124,13 @@ where
     until(&layer.caller, at).await;
     let mut hedge = call.hedge()?;
     let departure = hedge.leave().await.ok()?;
-    layer.label(&mut request, &departure, grpc);
+    layer.label(&mut request, &departure, parent, grpc);
     let answered = attempt(service, request).await;
     let (answer, feedback) = match &answered {
         Err(_) => (Answer::Done(Outcome::Fail), None),
         Ok(response) => layer.read(departure.endpoint, response),
     };
-    feedback.iter().for_each(|feedback| layer.pass_up(&departure.context, feedback));
+    feedback.iter().for_each(|feedback| layer.pass_up(&departure.context, parent, feedback));
     // It is not tried again: the first attempt is still there.
     hedge.respond(final_unless(false, answer), feedback.as_ref());
     let served = answer == Answer::Done(Outcome::Serve);
@@ -174,9 +186,16 @@ fn final_unless(repeatable: bool, answer: Answer) -> Answer {
 
 impl<R> CallerLayer<R> {
     /// Writes on the request what travels with it.
-    fn label<Q>(&self, request: &mut Request<Q>, departure: &Departure, grpc: bool) {
+    fn label<Q>(
+        &self,
+        request: &mut Request<Q>,
+        departure: &Departure,
+        parent: Option<Parent>,
+        grpc: bool,
+    ) {
         let (now, context) = (self.caller.now(), &departure.context);
-        let field = wire::write_context(context, now, &self.names);
+        let progress = self.progress(parent).unwrap_or(context.progress);
+        let field = wire::write_context(&Context { progress, ..*context }, now, &self.names);
         request.headers_mut().insert(wire::CONTEXT, field);
         if grpc && context.deadline != Instant::FAR {
             let timeout = wire::grpc_timeout_text(context.deadline.since(now));
@@ -219,12 +238,27 @@ impl<R> CallerLayer<R> {
         response.map(|body| GateBody::heard(body, tail))
     }
 
-    /// What the callee lets in goes up the path, to the gate of this service.
-    fn pass_up(&self, context: &Context, feedback: &Feedback) {
-        if let Some((gate, callee)) = &self.upstream {
-            gate.input(|gate, now| gate.on_downstream(now, *callee, context.workflow, feedback));
-        }
+    /// What the callee lets in goes up the path, to the gate of this service, and so does what it has done for
+    /// the request. Of calls at the same time each counts in full: nobody says here which are.
+    fn pass_up(&self, context: &Context, parent: Option<Parent>, feedback: &Feedback) {
+        let Some((gate, callee)) = &self.upstream else { return };
+        gate.input(|gate, now| {
+            gate.on_downstream(now, *callee, context.workflow, feedback);
+            let ours = parent.filter(|parent| is_in(gate, parent));
+            ours.into_iter().for_each(|it| gate.on_child(now, it.request, &feedback.progress, 1));
+        });
     }
+
+    /// How far the request has come that a call is made for.
+    fn progress(&self, parent: Option<Parent>) -> Option<Progress> {
+        let ((gate, _), parent) = self.upstream.as_ref().zip(parent)?;
+        gate.read(|gate| is_in(gate, &parent).then(|| gate.progress(parent.request)).flatten())
+    }
+}
+
+/// Whether the request is one of this gate's, and has not ended.
+fn is_in(gate: &Gate, parent: &Parent) -> bool {
+    gate.id() == parent.gate && gate.request(parent.request).is_some()
 }
 
 /// How a call ended, by its response.

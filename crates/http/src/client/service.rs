@@ -10,7 +10,7 @@ use tidegate_core::Context as RequestContext;
 use tidegate_driver::{Call, context};
 use tower_service::Service;
 
-use super::future::send;
+use super::future::{Asked, send};
 use super::layer::{CallerLayer, Repeat};
 use crate::body::GateBody;
 
@@ -45,7 +45,8 @@ where
     fn call(&mut self, request: Request<Q>) -> Self::Future {
         let context = self.layer.context(&request);
         let call = self.layer.submit(&context);
-        Box::pin(send(Arc::clone(&self.layer), self.inner.clone(), request, context, call))
+        let asked = Asked { context, parent: context::parent() };
+        Box::pin(send(Arc::clone(&self.layer), self.inner.clone(), request, asked, call))
     }
 }
 

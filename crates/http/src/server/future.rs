@@ -113,7 +113,8 @@ where
                 }
                 StateProj::Starting { slot, turn } => {
                     ready!(turn.poll(cx));
-                    let _entered = context::enter(this.asked.context);
+                    let parent = slot.as_ref().map(Slot::parent);
+                    let _entered = context::enter_for(this.asked.context, parent);
                     let (service, _) = this.inner.as_mut().expect("kept until the handler runs");
                     if let Err(error) = ready!(service.poll_ready(cx)) {
                         slot.take().into_iter().for_each(Slot::fail);
@@ -128,16 +129,19 @@ where
                         this.state.set(State::Running { slot, future });
                         this.state.as_mut().poll_handler(cx)
                     });
-                    let (slot, answer) = ready!(answer);
+                    let (mut slot, answer) = ready!(answer);
+                    slot.iter_mut().for_each(|slot| slot.step(this.metered.time()));
                     this.state.set(State::Over);
                     let cost = this.layer.meter.settle(this.metered);
                     return Poll::Ready(end(this.layer, this.asked, slot, cost, answer));
                 }
-                StateProj::Running { .. } => {
-                    let _entered = context::enter(this.asked.context);
+                StateProj::Running { slot, .. } => {
+                    let parent = slot.as_ref().map(Slot::parent);
+                    let _entered = context::enter_for(this.asked.context, parent);
                     let state = this.state.as_mut();
                     let answer = this.layer.meter.measure(this.metered, || state.poll_handler(cx));
-                    let (slot, answer) = ready!(answer);
+                    let (mut slot, answer) = ready!(answer);
+                    slot.iter_mut().for_each(|slot| slot.step(this.metered.time()));
                     this.state.set(State::Over);
                     let cost = this.layer.meter.settle(this.metered);
                     return Poll::Ready(end(this.layer, this.asked, slot, cost, answer));
@@ -198,8 +202,8 @@ fn pass<B: Body>(
     for field in [wire::FEEDBACK, wire::LOAD, wire::LOAD_BIN] {
         response.headers_mut().remove(field);
     }
-    let Some(slot) = slot else { return response.map(GateBody::passed) };
-    tell(layer, asked, None, response.headers_mut());
+    let Some(mut slot) = slot else { return response.map(GateBody::passed) };
+    tell(layer, asked, Said::Served(&mut slot), response.headers_mut());
     let tail = asked.grpc.then(|| Trailer::for_whom(layer, asked)).flatten();
     // A handler may know better what an answer has cost, also in units of its own.
     let cost = response.extensions().get::<Cost>().copied().unwrap_or(cost);
@@ -219,7 +223,7 @@ fn refuse<B: Body>(
     rejection: &Rejection,
 ) -> Response<GateBody<B>> {
     let mut response = Response::new(());
-    let cursor = tell(layer, asked, Some(rejection), response.headers_mut());
+    let cursor = tell(layer, asked, Said::Refused(rejection), response.headers_mut());
     let refusal = Refusal {
         rejection,
         rank: asked.trusted.then_some((asked.context.rank, cursor)),
@@ -232,12 +236,20 @@ fn refuse<B: Body>(
     response.map(|()| GateBody::refusal(text))
 }
 
+/// What feedback goes with.
+enum Said<'a> {
+    Served(&'a mut Slot),
+    Refused(&'a Rejection),
+    /// The end of an answer that began before.
+    More,
+}
+
 /// Writes feedback to whoever sent a context and is trusted, and returns the cursor in it; to others
 /// that may know, how busy we are.
 fn tell(
     layer: &GateLayer,
     asked: &Asked,
-    rejection: Option<&Rejection>,
+    said: Said<'_>,
     headers: &mut HeaderMap,
 ) -> Option<tidegate_core::Cursor> {
     if !asked.listens {
@@ -247,7 +259,13 @@ fn tell(
         }
         return None;
     }
-    let feedback = layer.gate.feedback(asked.context.caller, asked.context.workflow);
+    let (told, rejection) = match said {
+        Said::Served(slot) => (slot.feedback(), None),
+        Said::Refused(rejection) => (None, Some(rejection)),
+        Said::More => (None, None),
+    };
+    let now = || layer.gate.feedback(asked.context.caller, asked.context.workflow);
+    let feedback = told.unwrap_or_else(now);
     if let Some(field) = wire::write_feedback(&feedback, rejection) {
         headers.insert(wire::FEEDBACK, field);
     }
@@ -271,6 +289,6 @@ impl Trailer {
 
 impl Tail for Trailer {
     fn pass(&mut self, trailers: &mut HeaderMap) {
-        tell(&self.layer, &self.asked, None, trailers);
+        tell(&self.layer, &self.asked, Said::More, trailers);
     }
 }

@@ -227,6 +227,11 @@ pub struct Metered {
 impl Metered {
     /// Of a request that does no work.
     pub const NOTHING: Self = Self { time: Span::ZERO, cpu: None, ended: None };
+
+    /// What its polls have taken so far.
+    pub fn time(&self) -> Span {
+        self.time
+    }
 }
 
 fn load(bits: &AtomicU64) -> f64 {

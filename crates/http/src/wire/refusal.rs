@@ -113,7 +113,7 @@ impl Refusal<'_> {
 
     /// RFC 9457, with the types of the IETF RateLimit draft.
     fn problem(&self) -> String {
-        let Rejection { reason, measured, limit, advice } = *self.rejection;
+        let Rejection { reason, measured, limit, advice, .. } = *self.rejection;
         let (kind, title) = match status_of(reason) {
             StatusCode::TOO_MANY_REQUESTS => {
                 ("https://iana.org/assignments/http-problem-types#quota-exceeded", "Quota exceeded")
@@ -143,6 +143,9 @@ impl Refusal<'_> {
         if measured.is_finite() && limit.is_finite() {
             let unit = reason.unit();
             push(format_args!(",\"measured\":{measured},\"limit\":{limit},\"unit\":\"{unit}\""));
+        }
+        if let Some(which) = self.rejection.which() {
+            push(format_args!(",\"which\":\"{which}\""));
         }
         if let Some((rank, cursor)) = self.rank {
             push(format_args!(",\"rank\":[{},{}]", rank.business(), rank.user()));

@@ -107,6 +107,8 @@ function showLevels(time, state) {
   const counts = (table) => Object.entries(table).map(([name, one]) => [name, one.admitted, one.refused, one.served]);
   Tide.rows(at("workflows"), counts(state.workflows));
   Tide.rows(at("callers"), Object.entries(state.callers).slice(0, 50).map(([id, one]) => [id, one.credits, one.in_flight, one.demand, one.sheds]));
+  const asked = (one) => one.top.map((row) => [one.limit, row.who, Math.round(row.asked), `${Math.round((100 * row.asked) / one.asked)} %`]);
+  Tide.rows(at("heavy"), state.heavy_hitters.flatMap(asked));
   const ranks = Object.entries(state.ranks).map(([rank, parts]) => [rank, ...["admitted", "refused", "served"].map((what) => parts.reduce((all, part) => all + part[what], 0))]);
   Tide.rows(at("by-rank"), ranks);
 }

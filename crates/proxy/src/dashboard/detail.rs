@@ -7,13 +7,16 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 use tidegate_core::event::Event;
-use tidegate_core::{Outcome, Rank, Workflow};
+use tidegate_core::limit::{Each, Heavy, LimitConfig, Limiter};
+use tidegate_core::{Gate, Outcome, Rank, Workflow};
 use tidegate_http::wire::Names;
 
 /// Parts that the users of one business rank are divided into.
 const PARTS: usize = 16;
 /// Most workflows that are told apart.
 const MOST_WORKFLOWS: usize = 256;
+/// Most of those who ask most of a limit that are told.
+const MOST_HEAVY: usize = 10;
 
 /// What events add up to.
 #[derive(Clone, Debug, Default)]
@@ -90,9 +93,31 @@ impl Detail {
     }
 }
 
+/// Who asks most of each limit that tells workflows or callers apart.
+pub(crate) fn heavy_hitters(gate: &Gate, names: &Names) -> Value {
+    let Some(limits) = gate.limits() else { return json!([]) };
+    let of = |(at, limiter): (usize, &dyn Limiter)| {
+        let heavy = limiter.heavy_hitters()?;
+        let LimitConfig::Rate(config) = gate.config().limits.get(at)? else { return None };
+        let who = |key: u64| match config.each {
+            Each::Workflow => {
+                names.name(Workflow(key as u16)).unwrap_or_else(|| "(none)".to_owned())
+            }
+            Each::Caller | Each::All => format!("{key:x}"),
+        };
+        let row = |heavy: &Heavy| json!({ "who": who(heavy.key), "asked": heavy.count, "error": heavy.error });
+        let top: Vec<Value> = heavy.top().iter().take(MOST_HEAVY).map(row).collect();
+        Some(
+            json!({ "limit": format!("limits.{at}"), "each": config.each, "asked": heavy.total(), "top": top }),
+        )
+    };
+    limits.iter().enumerate().filter_map(of).collect::<Vec<Value>>().into()
+}
+
 #[cfg(test)]
 mod tests {
-    use tidegate_core::{Advice, Reason, Rejection, Span};
+    use tidegate_core::gate::GateConfig;
+    use tidegate_core::{Advice, CallerId, Context, Instant, Reason, Rejection, Span};
 
     use super::*;
 
@@ -117,6 +142,34 @@ mod tests {
         detail.forget();
         detail.tell(&mut state, &names);
         assert_eq!(state["credits"], Value::Null);
+    }
+
+    #[test]
+    fn who_asks_most_of_a_limit_is_told() {
+        let names = Names::default();
+        let config = "[[limits]]\nlimit = 'window'\nquota = 1000.0\n\
+            [[limits]]\nlimit = 'rate'\nrate = 1.0\neach = 'workflow'\n\
+            [[limits]]\nlimit = 'rate'\nrate = 1.0\neach = 'caller'\n";
+        let config = GateConfig::from_toml(config).unwrap();
+        let mut gate = Gate::new(&config, Instant::ZERO, 1).unwrap();
+        let (mail, shop) = (names.number("mail"), names.number("shop"));
+        for (workflow, caller, times) in [(mail, 10, 3), (shop, 255, 9)] {
+            for _ in 0..times {
+                let caller = CallerId(caller);
+                let _ =
+                    gate.arrive(Instant::ZERO, &Context { workflow, caller, ..Context::default() });
+            }
+        }
+        let told = heavy_hitters(&gate, &names);
+        assert_eq!(
+            (&told[0]["limit"], &told[0]["top"][0]["who"]),
+            (&json!("limits.1"), &json!("shop"))
+        );
+        assert_eq!(
+            (&told[1]["limit"], &told[1]["top"][0]["who"]),
+            (&json!("limits.2"), &json!("ff"))
+        );
+        assert_eq!(told[0]["top"][0]["asked"], 9.0);
     }
 
     #[test]

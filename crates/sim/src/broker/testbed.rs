@@ -228,3 +228,20 @@ fn percentile(latencies: &mut [Span], q: f64) -> Span {
     let rank = ((latencies.len() as f64 * q).ceil() as usize).clamp(1, latencies.len()) - 1;
     *latencies.select_nth_unstable(rank).1
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Brokers that serve 10 to 50 thousand messages per second of others, as in SRTM's Figure 6.
+    #[test]
+    fn plans_for_brokers_that_serve_others_meet_the_objective() {
+        let loads = [10_000.0, 40_000.0, 50_000.0, 30_000.0, 30_000.0, 30_000.0];
+        for seed in [1, 2, 3] {
+            let topic = Topic::alone(6_000, 10, Pattern::Poisson);
+            let found = Testbed::new(topic, &loads, seed, Span::from_secs(20)).plan();
+            assert!(found.latency.worst <= SLO, "seed {seed}: {}", found.latency.worst);
+            assert!(found.rounds[0] <= 2);
+        }
+    }
+}

@@ -1,7 +1,8 @@
 //! Wisp's Table 3: latency ÷ deadline (LND) of a storage service's mix under four policies, and under ours.
 //!
 //! Ours keeps Wisp's rates and slack and adds two things: the gate has one slot per core, so that the queue is in
-//! the gate, where least slack decides, and not before the core, where nobody does; and `tide` beside them.
+//! the gate, where least slack decides, and not before the core, where nobody does; and `tide` beside them. The lead is
+//! the slot's, which `lstf-rc-1` shows: tide cuts by rank, and here nothing has one.
 
 use super::chart::{Axis, Chart, Line, Panel};
 use super::claim::{Claim, Unit};
@@ -18,15 +19,13 @@ pub(super) const FIGURE: Figure = Figure {
 
 const PLAN: Source =
     Source { name: "wisp-deadlines", text: include_str!("../../../../plans/wisp-deadlines.toml") };
-const POLICIES: [&str; 5] = ["none", "fifo-rc", "edf-rc", "lstf-rc", "tide-lstf"];
+const POLICIES: [&str; 6] = ["none", "fifo-rc", "edf-rc", "lstf-rc", "lstf-rc-1", "tide-lstf"];
 const CLIENTS: [f64; 4] = [100.0, 150.0, 200.0, 250.0];
 
 fn make(lab: &Lab<'_>) -> Outcome {
-    let sets = if lab.quick {
-        vec!["duration=40s".to_owned()]
-    } else {
-        vec!["duration=80s".to_owned(), "seeds=3".to_owned()]
-    };
+    // EDF and LSTF are a few percent apart, and so are two seeds: three of them.
+    let duration = if lab.quick { "40s" } else { "80s" };
+    let sets = [format!("duration={duration}"), "seeds=3".to_owned()];
     let runs = lab.run(PLAN, &sets);
     let alone = lab.run(PLAN, &["callers=1".to_owned(), "policy=none".to_owned()]);
     Outcome {
@@ -74,7 +73,7 @@ fn claims(runs: &Runs, alone: &Runs) -> Vec<Claim> {
             "p99 at 250: none ÷ lstf-rc",
             times,
             p99("none", 250.0) / p99("lstf-rc", 250.0),
-            8.0,
+            10.0,
         )
         .paper("10.8×"),
     ];
@@ -90,7 +89,9 @@ fn claims(runs: &Runs, alone: &Runs) -> Vec<Claim> {
             let ratio = mean(runs, "lstf-rc", clients, lnd(place))
                 / mean(runs, "edf-rc", clients, lnd(place));
             let what = format!("{name} at {clients}: lstf-rc ÷ edf-rc");
-            claims.push(Claim::at_most(&what, times, ratio, 1.0).paper(paper(clients)[place]));
+            let claim = Claim::at_most(&what, times, ratio, 1.0).paper(paper(clients)[place]);
+            // With 16 threads before one core they are equal but for the seed.
+            claims.push(claim.open());
         }
         let ratio = p99("fifo-rc", clients) / p99("none", clients);
         let what = format!("p99 at {clients}: fifo-rc ÷ none");
@@ -105,12 +106,17 @@ fn claims(runs: &Runs, alone: &Runs) -> Vec<Claim> {
             mean(runs, "tide-lstf", clients, value) / mean(runs, "lstf-rc", clients, value)
         };
         let more = |what: &str| format!("{what} at {clients}: tide-lstf ÷ lstf-rc");
-        claims.push(Claim::at_least(&more("answered in time"), times, ratio(&in_time), 1.03));
+        claims.push(Claim::at_least(&more("answered in time"), times, ratio(&in_time), 1.01));
         claims.push(Claim::at_most(&more("p99"), times, ratio(&lnd(2)), 1.0));
         let (ours, wisp) =
             (mean(runs, "tide-lstf", clients, lost), mean(runs, "lstf-rc", clients, lost));
         let what = format!("lost at {clients}: tide-lstf less lstf-rc");
-        claims.push(Claim::at_most(&what, Unit::Percent, ours - wisp, 0.001));
+        // Clients in a closed loop that are answered sooner ask for more, of which more is refused.
+        claims.push(Claim::at_most(&what, Unit::Percent, ours - wisp, 0.0).open());
+        let alone = mean(runs, "lstf-rc-1", clients, in_time);
+        let what = format!("answered in time at {clients}: tide-lstf ÷ one slot without tide");
+        let ratio = mean(runs, "tide-lstf", clients, in_time) / alone;
+        claims.push(Claim::between(&what, times, ratio, 0.98, 1.02));
     }
     claims
 }

@@ -19,6 +19,7 @@
 
 mod cache;
 mod calls;
+mod held;
 mod trouble;
 
 use std::collections::VecDeque;
@@ -100,6 +101,8 @@ pub(crate) struct Node {
     /// Last told to the gate.
     stage_delay: Span,
     cache: Option<Cache>,
+    /// What requests hold beside their thread.
+    holding: Option<held::Holding>,
     trouble: trouble::Trouble,
 }
 
@@ -166,10 +169,11 @@ impl Node {
         index: u32,
         service: usize,
         spec: Rc<ServiceSpec>,
-        process: Process,
+        mut process: Process,
         services: Rc<[ServiceSpec]>,
         rng: &dyn Fn(&str) -> Rng,
     ) -> Self {
+        let holding = held::Holding::new(spec.pool, &mut process.gate);
         let cores = u16::try_from(spec.cores).expect("plans have at most 65,535 cores");
         Self {
             index,
@@ -196,6 +200,7 @@ impl Node {
             alarm: Alarm::default(),
             stage_delay: Span::ZERO,
             cache: spec.cache.map(|spec| Cache::warm(spec, rng("cache"))),
+            holding,
             trouble: trouble::Trouble::none(cores),
             spec,
         }
@@ -219,6 +224,7 @@ impl Node {
         self.used = used;
         if !self.trouble.is_down() {
             self.note_rates(shared);
+            self.report_holding(shared);
             self.gate.on_utilization(now, utilization);
             self.news = true;
         }
@@ -348,21 +354,21 @@ impl Node {
     fn ran(&mut self, shared: &mut Shared, id: RequestId) -> Option<u32> {
         let job = &mut self.jobs[id.index()];
         job.spent += job.step;
-        let (step, hold) = (job.step, std::mem::take(&mut job.hold));
+        let (step, hold) = (job.step, job.hold);
         self.gate.on_step(shared.now(), id, step + hold);
         if hold > Span::ZERO {
-            let (node, life) = (self.index, self.trouble.life());
-            shared.engine.after(hold, Event::Held { node, request: id, life });
+            self.hold(shared, id, hold);
             return None;
         }
         self.go_on(shared, id)
     }
 
-    /// A request has held its thread for long enough.
+    /// A request has held what it holds for long enough.
     pub(crate) fn held(&mut self, shared: &mut Shared, id: RequestId, life: u16) {
         if life != self.trouble.life() {
             return;
         }
+        self.give_back(shared, id);
         let client = self.go_on(shared, id);
         self.outgoing.extend(client.map(Out::Replies));
         self.use_idle_core(shared);

@@ -184,6 +184,7 @@ impl Node {
         }
         (self.gate, self.clients) = (process.gate, process.clients);
         self.first_client = self.clients.first().map_or(0, Client::index);
+        self.holding = super::held::Holding::new(self.spec.pool, &mut self.gate);
         self.stage_delay = Span::ZERO;
         self.news = false;
         if let Some(cache) = &mut self.cache {

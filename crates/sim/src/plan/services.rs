@@ -86,6 +86,7 @@ fn read_service(
         threads: table.whole("threads", cores, cores, 1 << 20) as u32,
         time_of: times.into_iter().map(|(name, mean)| (name, service(mean))).collect(),
         hold_of: holds.into_iter().map(|(name, mean)| (name, service(mean))).collect(),
+        pool: table.whole("pool", 0, 0, 1 << 20) as u32,
         partition_of: read_partitions(table, replicas, workflows),
         blocking: table.flag("blocking", false),
         after_of: spans_of(table, "afters", workflows),
