@@ -75,7 +75,7 @@ fn a_pool_waits_as_erlang_says() {
     let text = r#"
         policy = "open"
         warmup = "1s"
-        duration = "150s"
+        duration = "500s"
         slo = "1s"
         [service]
         time = "100ns"

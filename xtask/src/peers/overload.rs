@@ -56,7 +56,7 @@ pub(crate) fn compare() -> Result<Vec<Value>> {
                 words.push(format!("{:.1}", load * capacity));
                 words.extend([SECONDS, WARMUP, SLO_MS].map(|number| number.to_string()));
                 let row = lab.measure(&words, PROXY)?;
-                rows.push(json!({
+                let row = json!({
                     "service": kind,
                     "name": peer.name(),
                     "load": load,
@@ -67,7 +67,10 @@ pub(crate) fn compare() -> Result<Vec<Value>> {
                     "success_top_quarter": row["success_top_quarter"],
                     "refused": row["refused"],
                     "errors": row["errors"],
-                }));
+                });
+                // It takes long, and what was measured should not be lost with the rest.
+                eprintln!("{row}");
+                rows.push(row);
             }
         }
     }
