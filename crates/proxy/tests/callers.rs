@@ -4,19 +4,13 @@
 
 mod support;
 
-use support::{Barrier, Sidecar, Upstream, ok};
+use support::{Sidecar, Upstream};
 
 #[test]
 fn credits_requests_demand_and_sheds_are_told_for_each_caller() {
-    let barrier = Barrier::default();
-    let held = barrier.clone();
-    let upstream = Upstream::start(move |request| {
-        if request.first.contains("/slow") {
-            held.pass();
-        }
-        ok("served")
-    });
     for policy in ["policy = 'tide'\nobjective = '10s'", "policy = 'breakwater'\ndrop = '10s'"] {
+        // Of its own for each: a barrier that was opened stays open.
+        let (barrier, upstream) = Upstream::held();
         let config = format!("[proxy]\ntrust = 'inside'\n[gate.admission]\n{policy}\n");
         let sidecar = Sidecar::start(&config, &[upstream.address]);
         let mut client = sidecar.client();

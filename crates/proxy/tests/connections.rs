@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use support::leaks::{conserved, files_at_rest, memory, wait_for_files};
-use support::{Barrier, Client, Sidecar, Upstream, ok};
+use support::{Client, Sidecar, Upstream, ok};
 
 /// Reads to the end: true if it came.
 fn is_closed(client: &mut Client) -> bool {
@@ -50,14 +50,7 @@ fn connections_that_come_too_fast_are_closed_and_counted() {
 /// The idle are told to end, in the words of their version; the busy are not.
 #[test]
 fn idle_connections_end_in_good_order() {
-    let barrier = Barrier::default();
-    let held = barrier.clone();
-    let upstream = Upstream::start(move |request| {
-        if request.first.contains("/slow") {
-            held.pass();
-        }
-        ok("served")
-    });
+    let (barrier, upstream) = Upstream::held();
     let sidecar = Sidecar::start("[proxy.connections]\nidle_timeout = '80ms'", &[upstream.address]);
     let mut busy = sidecar.client();
     busy.send("GET /slow HTTP/1.1\r\nhost: a\r\n\r\n");

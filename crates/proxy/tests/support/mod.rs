@@ -217,6 +217,19 @@ pub(crate) struct Upstream {
 }
 
 impl Upstream {
+    /// One whose answers for `/slow` wait until the barrier is opened.
+    pub(crate) fn held() -> (Barrier, Self) {
+        let barrier = Barrier::default();
+        let held = barrier.clone();
+        let upstream = Self::start(move |request| {
+            if request.first.contains("/slow") {
+                held.pass();
+            }
+            ok("served")
+        });
+        (barrier, upstream)
+    }
+
     /// `serve` has a connection for itself.
     pub(crate) fn raw(serve: impl Fn(Client) + Send + Sync + 'static) -> Self {
         Self::raw_at("127.0.0.1:0".parse().unwrap(), serve)
