@@ -43,6 +43,7 @@ mod refusals;
 mod report;
 mod server;
 mod sideline;
+mod signals;
 mod spare;
 mod tls;
 mod trace;

@@ -34,6 +34,7 @@ use crate::operate::{self, Token};
 use crate::outbound;
 use crate::report::{Level, Snapshot};
 use crate::sideline::Sideline;
+use crate::signals::{Signals, Wish};
 use crate::tls::Tls;
 use crate::trace::Traces;
 use crate::watch::{Line, Watch};
@@ -54,8 +55,7 @@ pub struct Server {
     listeners: Vec<std::net::TcpListener>,
     admin: TcpListener,
     runtime: Runtime,
-    /// Whether signals of the process are heard.
-    signals: bool,
+    signals: Option<Signals>,
 }
 
 /// Tells a server from anywhere what to do.
@@ -214,14 +214,17 @@ impl Server {
             listen,
             admin: admin_address,
         };
-        Ok(Self { shared: Arc::new(shared), listeners, admin, runtime, signals: false })
+        Ok(Self { shared: Arc::new(shared), listeners, admin, runtime, signals: None })
     }
 
     /// Hears SIGTERM and SIGINT (end; the second time at once) and SIGHUP (reload).
-    #[must_use]
-    pub fn with_signals(mut self) -> Self {
-        self.signals = true;
-        self
+    pub fn with_signals(mut self) -> Result<Self, StartError> {
+        let signals = {
+            let _entered = self.runtime.enter();
+            Signals::open().map_err(io_error("cannot hear signals"))?
+        };
+        self.signals = Some(signals);
+        Ok(self)
     }
 
     /// A handle to it.
@@ -252,8 +255,8 @@ impl Server {
             tokio::spawn(health::tell_outages(Arc::clone(&shared)));
             tokio::spawn(machine::sample(Arc::clone(&shared)));
             tokio::spawn(watch_file(Arc::clone(&shared)));
-            if signals {
-                tokio::spawn(hear_signals(Arc::clone(&shared)));
+            if let Some(signals) = signals {
+                tokio::spawn(hear(Arc::clone(&shared), signals));
             }
             shared.wait_for_end(&threads).await;
         });
@@ -541,30 +544,12 @@ fn stamp(path: &Path) -> Option<(SystemTime, u64, u64)> {
     Some((data.modified().ok()?, data.len(), which))
 }
 
-#[cfg(unix)]
-async fn hear_signals(shared: Arc<Shared>) {
-    use tokio::signal::unix::{SignalKind, signal};
-    let streams = (
-        signal(SignalKind::terminate()),
-        signal(SignalKind::interrupt()),
-        signal(SignalKind::hangup()),
-    );
-    let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)) = streams else {
-        return shared.log(&"signals cannot be heard: they end the process at once");
-    };
+async fn hear(shared: Arc<Shared>, mut signals: Signals) {
     loop {
-        tokio::select! {
-            _ = terminate.recv() => shared.stop(),
-            _ = interrupt.recv() => shared.stop(),
-            _ = hangup.recv() => shared.reload_and_tell(),
+        match signals.next().await {
+            Wish::End => shared.stop(),
+            Wish::Reload => shared.reload_and_tell(),
         }
-    }
-}
-
-#[cfg(not(unix))]
-async fn hear_signals(shared: Arc<Shared>) {
-    while tokio::signal::ctrl_c().await.is_ok() {
-        shared.stop();
     }
 }
 

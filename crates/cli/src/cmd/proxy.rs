@@ -56,11 +56,12 @@ impl Proxy {
         let file = self.file().map_err(Error::Input)?;
         let path = self.config.clone().filter(|path| file::is_file(path));
         let source = path.map(|path| Source::new(move || self.file()).watching(path));
-        let server = Server::bind(file, source, seed()).map_err(|error| match error {
+        let server = Server::bind(file, source, seed()).and_then(Server::with_signals);
+        let server = server.map_err(|error| match error {
             StartError::Config(_) => Error::Input(error.to_string()),
             StartError::Io(..) => Error::Failed(error.to_string()),
         })?;
-        server.with_signals().run().map_err(|error| Error::Failed(error.to_string()))
+        server.run().map_err(|error| Error::Failed(error.to_string()))
     }
 
     /// The file with what flags say put over it, or everything that is wrong with it.

@@ -1,0 +1,60 @@
+//! What the process is told from outside. Signals are heard from [`Signals::open`] on: until then
+//! any of them ends the process, so they are opened before the sidecar says that it is there.
+
+use std::io;
+
+#[cfg(unix)]
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// What a signal asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    End,
+    Reload,
+}
+
+/// The signals of this process: SIGTERM and SIGINT ask for the end, SIGHUP for a reload.
+#[cfg(unix)]
+#[derive(Debug)]
+pub(crate) struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+#[cfg(unix)]
+impl Signals {
+    /// Within a runtime.
+    pub(crate) fn open() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    pub(crate) async fn next(&mut self) -> Wish {
+        tokio::select! {
+            _ = self.terminate.recv() => Wish::End,
+            _ = self.interrupt.recv() => Wish::End,
+            _ = self.hangup.recv() => Wish::Reload,
+        }
+    }
+}
+
+/// Ctrl-C, where there are no other signals.
+#[cfg(windows)]
+#[derive(Debug)]
+pub(crate) struct Signals(tokio::signal::windows::CtrlC);
+
+#[cfg(windows)]
+impl Signals {
+    pub(crate) fn open() -> io::Result<Self> {
+        tokio::signal::windows::ctrl_c().map(Self)
+    }
+
+    pub(crate) async fn next(&mut self) -> Wish {
+        self.0.recv().await;
+        Wish::End
+    }
+}
