@@ -2,13 +2,13 @@
 //! or a short text of our own.
 
 use std::collections::VecDeque;
+use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use tidegate_core::{Instant, Outcome, Span};
 use tidegate_driver::Slot;
 
@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use crate::sideline::Probe;
 use crate::trace::Span as Traced;
-use crate::upstream::Call;
+use crate::upstream::{Call, Source};
 use crate::worker::Worker;
 
 /// The body of every response.
@@ -24,7 +24,7 @@ use crate::worker::Worker;
 pub(crate) enum ProxyBody {
     /// From the upstream.
     Answer {
-        body: Incoming,
+        source: Source,
         /// None once the last byte has passed.
         held: Option<Held>,
     },
@@ -36,12 +36,12 @@ pub(crate) enum ProxyBody {
 
 impl ProxyBody {
     /// An answer whose end gives back what it holds; at once if there is nothing to send.
-    pub(crate) fn answer(body: Incoming, held: Held) -> Self {
+    pub(crate) fn answer(source: Source, held: Held) -> Self {
         let mut held = Some(held);
-        if is_done(&body) {
+        if is_done(&source, held.as_ref()) {
             held.take().into_iter().for_each(Held::end);
         }
-        Self::Answer { body, held }
+        Self::Answer { source, held }
     }
 
     pub(crate) fn text(text: impl Into<Bytes>) -> Self {
@@ -55,38 +55,53 @@ impl ProxyBody {
 
 /// Whether nothing is left to produce. Servers stop polling a body once its announced length is
 /// written, so waiting for the final `None` would take a complete answer for one given up.
-fn is_done(body: &Incoming) -> bool {
-    body.is_end_stream() || body.size_hint().exact() == Some(0)
+fn is_done(source: &Source, held: Option<&Held>) -> bool {
+    match source {
+        Source::Call => hint(source, held).exact() == Some(0),
+        Source::Stream(body) => body.is_end_stream() || body.size_hint().exact() == Some(0),
+    }
+}
+
+fn hint(source: &Source, held: Option<&Held>) -> SizeHint {
+    match source {
+        Source::Call => held.map_or_else(|| SizeHint::with_exact(0), |held| held.call.size_hint()),
+        Source::Stream(body) => body.size_hint(),
+    }
 }
 
 impl Body for ProxyBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = io::Error;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let (body, held) = match self.get_mut() {
-            Self::Answer { body, held } => (body, held),
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let (source, held) = match self.get_mut() {
+            Self::Answer { source, held } => (source, held),
             Self::Text(text) => return Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
             Self::Events(events) => {
                 return events.poll_recv(cx).map(|event| event.map(|event| Ok(Frame::data(event))));
             }
         };
-        let frame = Pin::new(&mut *body).poll_frame(cx);
+        let frame = match (&mut *source, &mut *held) {
+            (Source::Call, Some(held)) => held.call.poll_frame(cx),
+            (Source::Call, None) => Poll::Ready(None),
+            (Source::Stream(body), _) => Pin::new(body).poll_frame(cx).map_err(io::Error::other),
+        };
         match &frame {
-            Poll::Pending => held.iter_mut().for_each(Held::go_on),
-            Poll::Ready(Some(Ok(_))) if !is_done(body) => held.iter_mut().for_each(Held::go_on),
             Poll::Ready(Some(Err(_))) => held.take().into_iter().for_each(Held::broken),
-            Poll::Ready(Some(Ok(_)) | None) => held.take().into_iter().for_each(Held::end),
+            Poll::Ready(None) => held.take().into_iter().for_each(Held::end),
+            _ if is_done(source, held.as_ref()) => held.take().into_iter().for_each(Held::end),
+            _ => held.iter_mut().for_each(Held::go_on),
         }
         frame
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Answer { body, .. } => body.is_end_stream(),
+            Self::Answer { source: Source::Stream(body), .. } => body.is_end_stream(),
+            Self::Answer { source, held } => is_done(source, held.as_ref()),
             Self::Text(text) => text.is_none(),
             Self::Events(_) => false,
         }
@@ -94,7 +109,7 @@ impl Body for ProxyBody {
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Answer { body, .. } => body.size_hint(),
+            Self::Answer { source, held } => hint(source, held.as_ref()),
             Self::Events(_) => SizeHint::default(),
             Self::Text(text) => SizeHint::with_exact(text.as_ref().map_or(0, Bytes::len) as u64),
         }

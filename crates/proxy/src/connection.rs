@@ -316,12 +316,12 @@ impl Tracked {
 
 impl Body for Tracked {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = io::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         let frame = Pin::new(&mut self.body).poll_frame(cx);
         self.active.offer(frame.is_ready());
         frame

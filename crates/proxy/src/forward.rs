@@ -10,13 +10,14 @@ use hyper_util::rt::TokioIo;
 use tidegate_core::rng::Rng;
 use tidegate_core::{Context, Instant, Outcome, Rejection, Workflow};
 use tidegate_http::wire::{self, Refusal};
+use tokio::io::AsyncWriteExt;
 
 use crate::body::{Entry, Held, Place, ProxyBody};
 use crate::config::{self, Percent, Trust};
 use crate::headers::{self, Peer};
 use crate::trace::Span;
 use crate::upload::Upload;
-use crate::upstream::{Call, Failure};
+use crate::upstream::{Call, Failure, Source};
 use crate::worker::{Settings, Worker};
 use crate::{orca, outbound, spare};
 
@@ -198,13 +199,13 @@ async fn forward(
 
 fn answer(
     worker: &Arc<Worker>,
-    response: Response<Incoming>,
+    response: Response<Source>,
     call: Call,
     entry: Entry,
     span: Span,
 ) -> Answer {
     let status = response.status();
-    let (mut parts, body) = response.into_parts();
+    let (mut parts, source) = response.into_parts();
     headers::remove_hop_by_hop(&mut parts.headers);
     if let Some(utilization) = orca::utilization(&parts.headers) {
         call.report(utilization);
@@ -223,7 +224,7 @@ fn answer(
             || wire::refusal_of(status, &parts.headers).is_some(),
         span,
     };
-    Response::from_parts(parts, ProxyBody::answer(body, held))
+    Response::from_parts(parts, ProxyBody::answer(source, held))
 }
 
 /// Joins both sides of a connection that has changed its protocol. The slot is free from here on:
@@ -231,20 +232,20 @@ fn answer(
 fn tunnel(
     worker: &Arc<Worker>,
     client: hyper::upgrade::OnUpgrade,
-    mut response: Response<Incoming>,
-    call: Call,
+    response: Response<Source>,
+    mut call: Call,
     entry: Entry,
 ) -> Answer {
-    let upstream = hyper::upgrade::on(&mut response);
     entry.finish(worker.gate.now(), Outcome::Serve);
     let worker = Arc::clone(worker);
     tokio::spawn(async move {
-        let _call = call;
         let _open = worker.counters.tunnels.hold();
-        if let (Ok(client), Ok(upstream)) = (client.await, upstream.await) {
-            let (mut client, mut upstream) = (TokioIo::new(client), TokioIo::new(upstream));
+        if let (Ok(client), Some(upstream)) = (client.await, call.take_connection()) {
+            let (mut client, (mut upstream, read)) = (TokioIo::new(client), upstream.into_parts());
             // Either side may break off at any time, and the other then learns of it.
-            let _ = tokio::io::copy_bidirectional(&mut client, &mut upstream).await;
+            if client.write_all(&read).await.is_ok() {
+                let _ = tokio::io::copy_bidirectional(&mut client, &mut upstream).await;
+            }
         }
     });
     let (parts, _) = response.into_parts();

@@ -28,6 +28,7 @@ mod connection;
 pub mod dashboard;
 mod entry;
 mod forward;
+mod h1;
 mod headers;
 mod health;
 mod listen;

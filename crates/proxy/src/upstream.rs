@@ -9,18 +9,20 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
-use std::{fmt, io};
+use std::{fmt, io, iter};
 
+use bytes::Bytes;
 use http::header::{HOST, USER_AGENT};
 use http::{Request, Response};
+use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
-use hyper::client::conn::{TrySendError, http1, http2};
+use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tidegate_core::balance::{Load, two_choices};
 use tidegate_core::rng::Rng;
 use tidegate_core::{Instant, Span};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -28,6 +30,7 @@ use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::config::{Address, HealthConfig, ProxyConfig, Scheme, Version};
+use crate::h1::{Connection, Stream, Unanswered};
 use crate::headers;
 use crate::health::{self, Peer, Peers};
 use crate::upload::Upload;
@@ -36,19 +39,35 @@ use crate::upload::Upload;
 #[derive(Debug)]
 enum Sender {
     /// Takes one request at a time.
-    One(http1::SendRequest<Upload>),
+    One(Box<Connection>),
     /// Takes any number; others have it too.
     Two(http2::SendRequest<Upload>),
 }
 
+/// Where the body of an answer comes from.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// The connection of its [`Call`].
+    Call,
+    /// One stream of a connection that others have too.
+    Stream(Incoming),
+}
+
 impl Sender {
+    /// Sends a request. If there is no answer, the request comes back where it may be sent again.
     async fn send(
         &mut self,
-        request: Request<Upload>,
-    ) -> Result<Response<Incoming>, TrySendError<Request<Upload>>> {
+        mut request: Request<Upload>,
+    ) -> Result<Response<Source>, (Option<Request<Upload>>, io::Error)> {
         match self {
-            Self::One(sender) => sender.try_send_request(request).await,
-            Self::Two(sender) => sender.try_send_request(request).await,
+            Self::One(connection) => match connection.send(&mut request).await {
+                Ok(response) => Ok(response.map(|()| Source::Call)),
+                Err(Unanswered { error, again }) => Err((again.then_some(request), error)),
+            },
+            Self::Two(sender) => match sender.try_send_request(request).await {
+                Ok(response) => Ok(response.map(Source::Stream)),
+                Err(mut error) => Err((error.take_message(), io::Error::other(error.into_error()))),
+            },
         }
     }
 }
@@ -56,9 +75,6 @@ impl Sender {
 /// Free connections kept per upstream and thread. Beyond, they are closed: at some 10 kB each,
 /// 10 MB.
 const MOST_IDLE: usize = 1024;
-/// Free connections looked at for one that is ready. A connection is not when the upstream has
-/// answered before it read the whole request.
-const MOST_LOOKED_AT: usize = 4;
 /// Upstreams tried for one request while none of it has been sent.
 const MOST_TRIED: usize = 3;
 
@@ -81,7 +97,7 @@ pub(crate) enum Failure {
     /// No upstream could be connected to.
     Connect(io::Error),
     /// The connection broke, or what came was not HTTP.
-    Broken(hyper::Error),
+    Broken(io::Error),
     /// No answer in time.
     Late,
     /// The client did not send its request in time.
@@ -149,7 +165,7 @@ impl Upstreams {
         now: Instant,
         mut request: Request<Upload>,
         limit: Option<Duration>,
-    ) -> Result<(Response<Incoming>, Call), Failure> {
+    ) -> Result<(Response<Source>, Call), Failure> {
         let mut failure = None;
         for upstream in self.order(now) {
             let mut call = upstream.begin(now, self.idle_timeout);
@@ -178,7 +194,7 @@ impl Upstreams {
                         if fresh {
                             break;
                         }
-                        call.sender = upstream.lane().take(now, self.idle_timeout);
+                        call.sender = upstream.lane().shared();
                     }
                     // Says nothing about the upstream: the call is dropped.
                     Err((None, Failure::Slow)) => return Err(Failure::Slow),
@@ -198,18 +214,17 @@ impl Upstreams {
         sender: &mut Sender,
         request: Request<Upload>,
         limit: Option<Duration>,
-    ) -> Result<Response<Incoming>, (Option<Request<Upload>>, Failure)> {
+    ) -> Result<Response<Source>, (Option<Request<Upload>>, Failure)> {
         let flow = request.body().flow();
         let mut answer = pin!(sender.send(request));
         let wait = limit.map_or(self.response_timeout, |limit| limit.min(self.response_timeout));
         loop {
             match timeout(wait, answer.as_mut()).await {
                 Ok(Ok(response)) => return Ok(response),
-                Ok(Err(mut error)) => {
-                    let unsent = error.take_message();
+                Ok(Err((unsent, error))) => {
                     let failure = match flow.as_ref().is_some_and(|flow| flow.is_slow()) {
                         true => Failure::Slow,
-                        false => Failure::Broken(error.into_error()),
+                        false => Failure::Broken(error),
                     };
                     return Err((unsent, failure));
                 }
@@ -279,10 +294,12 @@ impl Upstreams {
         if other_score < score { other } else { one }
     }
 
-    /// Closes connections that have been free for too long.
+    /// Closes connections that have been free for too long, or that the upstream has closed.
     pub(crate) fn sweep(&self, now: Instant) {
         for upstream in &self.list {
-            upstream.lane().sweep(now, self.idle_timeout);
+            let mut lane = upstream.lane();
+            lane.close_old(now, self.idle_timeout);
+            lane.idle.retain(|(connection, _)| connection.is_ready());
         }
     }
 }
@@ -331,7 +348,7 @@ pub(crate) struct Upstream {
 struct Lane {
     load: Load,
     /// Free connections and since when, the freshest last.
-    idle: VecDeque<(http1::SendRequest<Upload>, Instant)>,
+    idle: VecDeque<(Box<Connection>, Instant)>,
     /// The connection that all requests share, where the upstream speaks HTTP/2.
     shared: Option<http2::SendRequest<Upload>>,
 }
@@ -371,13 +388,17 @@ impl Upstream {
         timeout(limit, async {
             let stream = TcpStream::connect((host.as_str(), *port)).await?;
             stream.set_nodelay(true)?;
-            match tls.filter(|_| scheme.is_secure()) {
-                None => self.shake_hands(stream).await,
+            let stream = match tls.filter(|_| scheme.is_secure()) {
+                None => Stream::Plain(stream),
                 Some(config) => {
                     let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
                     let connector = TlsConnector::from(Arc::clone(config));
-                    self.shake_hands(connector.connect(name, stream).await?).await
+                    Stream::Secure(Box::new(connector.connect(name, stream).await?))
                 }
+            };
+            match scheme.version() {
+                Version::One => Ok(Sender::One(Box::new(Connection::new(stream)))),
+                Version::Two => self.shake_hands(stream).await,
             }
         })
         .await
@@ -385,64 +406,45 @@ impl Upstream {
     }
 
     /// How a connection ends is told to whoever waits for an answer, and nobody else's business.
-    async fn shake_hands<S>(&self, stream: S) -> io::Result<Sender>
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let stream = TokioIo::new(stream);
-        match self.peer.address().scheme.version() {
-            Version::One => {
-                let (sender, connection) =
-                    http1::handshake(stream).await.map_err(io::Error::other)?;
-                tokio::spawn(connection.with_upgrades());
-                Ok(Sender::One(sender))
-            }
-            Version::Two => {
-                let (sender, connection) = http2::Builder::new(TokioExecutor::new())
-                    .timer(TokioTimer::new())
-                    .handshake(stream)
-                    .await
-                    .map_err(io::Error::other)?;
-                tokio::spawn(connection);
-                // Of several made at once, the last is kept, and the others end with their requests.
-                self.lane().shared = Some(sender.clone());
-                Ok(Sender::Two(sender))
-            }
-        }
+    async fn shake_hands(&self, stream: Stream) -> io::Result<Sender> {
+        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(io::Error::other)?;
+        tokio::spawn(connection);
+        // Of several made at once, the last is kept, and the others end with their requests.
+        self.lane().shared = Some(sender.clone());
+        Ok(Sender::Two(sender))
     }
 }
 
 impl Lane {
+    /// The connection that all share, if there is one.
+    fn shared(&mut self) -> Option<Sender> {
+        self.shared.take_if(|shared| shared.is_closed());
+        self.shared.clone().map(Sender::Two)
+    }
+
     fn take(&mut self, now: Instant, idle_timeout: Span) -> Option<Sender> {
-        if let Some(shared) = &self.shared {
-            if !shared.is_closed() {
-                return Some(Sender::Two(shared.clone()));
-            }
-            self.shared = None;
-        }
-        self.sweep(now, idle_timeout);
-        let mut at = self.idle.len();
-        for _ in 0..MOST_LOOKED_AT {
-            at = at.checked_sub(1)?;
-            let sender = &self.idle[at].0;
-            if sender.is_ready() {
-                return self.idle.remove(at).map(|(sender, _)| Sender::One(sender));
-            }
-            if sender.is_closed() {
-                self.idle.remove(at);
-            }
-        }
-        None
+        self.close_old(now, idle_timeout);
+        self.shared().or_else(|| {
+            // One that the upstream has closed meanwhile is dropped.
+            iter::from_fn(|| self.idle.pop_back())
+                .map(|(connection, _)| connection)
+                .find(|connection| connection.is_ready())
+                .map(Sender::One)
+        })
     }
 
     fn put(&mut self, sender: Sender, now: Instant) {
-        let Sender::One(sender) = sender else { return };
-        if !sender.is_closed() && self.idle.len() < MOST_IDLE {
-            self.idle.push_back((sender, now));
+        let Sender::One(connection) = sender else { return };
+        if connection.is_free() && self.idle.len() < MOST_IDLE {
+            self.idle.push_back((connection, now));
         }
     }
 
-    fn sweep(&mut self, now: Instant, idle_timeout: Span) {
+    fn close_old(&mut self, now: Instant, idle_timeout: Span) {
         while self.idle.front().is_some_and(|(_, since)| now.since(*since) >= idle_timeout) {
             self.idle.pop_front();
         }
@@ -474,6 +476,37 @@ impl Call {
         }
         if let Some(sender) = self.sender.take() {
             lane.put(sender, now);
+        }
+    }
+
+    fn connection(&mut self) -> Option<&mut Connection> {
+        match &mut self.sender {
+            Some(Sender::One(connection)) => Some(connection),
+            _ => None,
+        }
+    }
+
+    /// The next piece of an answer whose source is this call.
+    pub(crate) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        self.connection().map_or(Poll::Ready(None), |connection| connection.poll_frame(cx))
+    }
+
+    /// What is known of the length of such an answer; exactly nothing at its end.
+    pub(crate) fn size_hint(&self) -> SizeHint {
+        match &self.sender {
+            Some(Sender::One(connection)) => connection.size_hint(),
+            _ => SizeHint::with_exact(0),
+        }
+    }
+
+    /// The connection itself, for whatever is spoken on it from now on.
+    pub(crate) fn take_connection(&mut self) -> Option<Connection> {
+        match self.sender.take() {
+            Some(Sender::One(connection)) => Some(*connection),
+            _ => None,
         }
     }
 

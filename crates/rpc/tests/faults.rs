@@ -248,7 +248,8 @@ fn a_storm_of_connections_leaves_others_served() {
     drop(storm);
     let call = steady.send(b"after");
     assert_eq!(steady.get(), Got::Answer(call, b"after".to_vec()));
-    assert_eq!(server.counts().connections, 601);
+    // The rest of the storm may still wait to be accepted.
+    until("all have been accepted", || server.counts().connections == 601);
 }
 
 /// A connection that ends takes its requests with it, and its slots and credits go to others.

@@ -1,0 +1,232 @@
+//! [`Connection`]: one upstream connection, one request at a time.
+
+use std::future::poll_fn;
+use std::io::{self, Write};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use http::header::UPGRADE;
+use http::{Method, Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use tokio::io::{AsyncReadExt, AsyncWrite};
+
+use super::body::Rest;
+use super::head::{self, Asked, Framing};
+use super::stream::Stream;
+use crate::upload::Upload;
+
+/// Bytes asked of the socket at once, and kept by a free connection: most answers fit.
+const READ: usize = 8 * 1024;
+
+/// A connection that speaks HTTP/1.1.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    stream: Stream,
+    /// Read, and not yet passed on.
+    input: BytesMut,
+    /// To be written before more of the body is asked for.
+    output: BytesMut,
+    /// The body of the request, until it is written.
+    upload: Option<(Upload, Framing)>,
+    /// What of the answer is to come.
+    rest: Rest,
+    /// Whether it can carry another request.
+    keeps: bool,
+    /// Whether it has carried one.
+    used: bool,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(crate) struct Unanswered {
+    pub(crate) error: io::Error,
+    /// Whether the request may be sent once more, on a new connection: this one may just have been
+    /// closed as idle, and the request changes nothing.
+    pub(crate) again: bool,
+}
+
+impl Connection {
+    pub(crate) fn new(stream: Stream) -> Self {
+        let (input, output) = (BytesMut::new(), BytesMut::new());
+        Self { stream, input, output, upload: None, rest: Rest::Nothing, keeps: true, used: false }
+    }
+
+    /// Whether it is free and open. To be asked before a request is sent.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.is_free() && self.stream.is_quiet()
+    }
+
+    /// Whether the last request and its answer are complete, and another may follow.
+    pub(crate) fn is_free(&self) -> bool {
+        let written = self.output.is_empty() && self.upload.is_none();
+        self.keeps && written && self.rest == Rest::Nothing && self.input.is_empty()
+    }
+
+    /// Sends a request, of which the body is taken, and waits for the head of its answer. The body
+    /// of the answer is then to be asked for, until it ends.
+    pub(crate) async fn send(
+        &mut self,
+        request: &mut Request<Upload>,
+    ) -> Result<Response<()>, Unanswered> {
+        let asked = Asked {
+            head: request.method() == Method::HEAD,
+            upgrade: request.headers().contains_key(UPGRADE),
+        };
+        self.output.clear();
+        let framing = head::write(request, &mut self.output);
+        let bodiless = framing == Framing::Bytes(0);
+        if !bodiless {
+            let upload = std::mem::replace(request.body_mut(), Upload::empty());
+            self.upload = Some((upload, framing));
+        }
+        let mut heard = false;
+        let answer = poll_fn(|cx| {
+            self.poll_upload(cx)?;
+            loop {
+                if let Some(head) = head::read(&mut self.input, asked)? {
+                    return Poll::Ready(Ok::<_, io::Error>(head));
+                }
+                if ready!(self.poll_read(cx))? == 0 {
+                    return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+                }
+                heard = true;
+            }
+        });
+        match answer.await {
+            Ok(head) => {
+                self.rest = head.rest;
+                self.keeps &= head.keeps;
+                self.used = true;
+                Ok(head.response)
+            }
+            Err(error) => {
+                self.keeps = false;
+                let again = self.used && !heard && bodiless && request.method().is_idempotent();
+                Err(Unanswered { error, again })
+            }
+        }
+    }
+
+    /// The next piece of the answer's body; none at its end.
+    pub(crate) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let frame = self.poll_piece(cx);
+        if let Poll::Ready(Err(_)) = frame {
+            self.keeps = false;
+        }
+        frame.map(Result::transpose)
+    }
+
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Frame<Bytes>>>> {
+        self.poll_upload(cx)?;
+        loop {
+            if let Some(frame) = self.rest.cut(&mut self.input)? {
+                return Poll::Ready(Ok(Some(frame)));
+            }
+            if self.rest == Rest::Nothing {
+                return Poll::Ready(Ok(None));
+            }
+            if ready!(self.poll_read(cx))? == 0 {
+                let over = self.rest.on_close();
+                let result = if over { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
+                return Poll::Ready(result);
+            }
+        }
+    }
+
+    pub(crate) fn size_hint(&self) -> SizeHint {
+        self.rest.size_hint()
+    }
+
+    /// What is left once another protocol is spoken: the stream, and what was already read of it.
+    pub(crate) fn into_parts(self) -> (Stream, BytesMut) {
+        (self.stream, self.input)
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        self.input.reserve(READ);
+        pin!(self.stream.read_buf(&mut self.input)).poll(cx)
+    }
+
+    /// Writes as much of the request as there is and as the upstream takes. An error is the body's
+    /// own: an upstream that reads no more may have answered all the same, which reading tells.
+    fn poll_upload(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        loop {
+            while !self.output.is_empty() {
+                match Pin::new(&mut self.stream).poll_write(cx, &self.output) {
+                    Poll::Ready(Ok(written @ 1..)) => self.output.advance(written),
+                    Poll::Ready(_) => {
+                        self.keeps = false;
+                        self.output.clear();
+                        self.upload = None;
+                    }
+                    Poll::Pending => return Ok(()),
+                }
+            }
+            let next = match &mut self.upload {
+                Some((upload, _)) => Pin::new(upload).poll_frame(cx),
+                None => Poll::Pending,
+            };
+            let (Poll::Ready(frame), Some((_, framing))) = (next, &mut self.upload) else {
+                // TLS may have kept something; what goes wrong with it, reading tells as well.
+                let _ = Pin::new(&mut self.stream).poll_flush(cx);
+                return Ok(());
+            };
+            let frame = frame.transpose().map_err(io::Error::other)?;
+            if framing.write(frame, &mut self.output)? {
+                self.upload = None;
+            }
+        }
+    }
+}
+
+impl Framing {
+    /// Writes a piece of a body, or its end; true once it is complete. A body that is not as long
+    /// as announced would make the rest of it, or what follows, a request of its own.
+    fn write(&mut self, frame: Option<Frame<Bytes>>, output: &mut BytesMut) -> io::Result<bool> {
+        let wrong = || io::Error::other("the request's body is not as long as announced");
+        let frame = frame.map(Frame::into_data);
+        match (self, frame) {
+            (Self::Bytes(left), Some(Ok(data))) => {
+                *left = left.checked_sub(data.len() as u64).ok_or_else(wrong)?;
+                output.put(data);
+                Ok(*left == 0)
+            }
+            (Self::Bytes(_), Some(Err(_trailers))) => Ok(false),
+            (Self::Bytes(left), None) => {
+                if *left == 0 {
+                    Ok(true)
+                } else {
+                    Err(wrong())
+                }
+            }
+            (Self::Chunks, Some(Ok(data))) => {
+                // An empty one would be the end.
+                if !data.is_empty() {
+                    let _ = write!(output.writer(), "{:x}\r\n", data.len());
+                    output.put(data);
+                    output.put_slice(b"\r\n");
+                }
+                Ok(false)
+            }
+            (Self::Chunks, Some(Err(frame))) => {
+                output.put_slice(b"0\r\n");
+                for (name, value) in frame.into_trailers().iter().flatten() {
+                    output.put_slice(name.as_str().as_bytes());
+                    output.put_slice(b": ");
+                    output.put_slice(value.as_bytes());
+                    output.put_slice(b"\r\n");
+                }
+                output.put_slice(b"\r\n");
+                Ok(true)
+            }
+            (Self::Chunks, None) => {
+                output.put_slice(b"0\r\n\r\n");
+                Ok(true)
+            }
+        }
+    }
+}
