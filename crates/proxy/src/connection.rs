@@ -40,6 +40,8 @@ use crate::headers::Peer;
 use crate::tls;
 use crate::worker::{Phase, Worker};
 
+/// Fields that hyper takes of a request if it is told nothing else.
+const HYPER_HEADERS: usize = 100;
 /// Looks per timeout: it is exact to a quarter.
 const LOOKS: u32 = 4;
 /// Time for requests that have reached the machine to be read before connections are told to end.
@@ -138,13 +140,15 @@ async fn speak<S>(
         }};
     }
     match version {
-        Version::One => to_the_end!(
-            http1::Builder::new()
-                .max_headers(limits.headers)
-                .max_buf_size(limits.header_bytes)
-                .serve_connection(io, service)
-                .with_upgrades()
-        ),
+        Version::One => {
+            let mut server = http1::Builder::new();
+            server.max_buf_size(limits.header_bytes);
+            // What is hyper's own limit has its place on the stack; any other is a list for each request.
+            if limits.headers != HYPER_HEADERS {
+                server.max_headers(limits.headers);
+            }
+            to_the_end!(server.serve_connection(io, service).with_upgrades());
+        }
         Version::Two => to_the_end!(
             http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())

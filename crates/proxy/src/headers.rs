@@ -93,25 +93,26 @@ pub(crate) fn wants_upgrade<B>(request: &Request<B>) -> bool {
 /// Removes what is meant for one connection (RFC 9110, 7.6.1). Transfer-Encoding stays: the body
 /// is passed on as it is framed, and hyper has checked it.
 pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    // Nearly all traffic has none of these; to read its few names once is quicker than to look up each.
-    if !headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
-        return;
+    // To read all names once is quicker than to look up each of these.
+    let mut there = [false; HOP_BY_HOP.len()];
+    for name in headers.keys() {
+        if let Some(at) = HOP_BY_HOP.iter().position(|hop| hop == name) {
+            there[at] = true;
+        }
     }
-    if headers.contains_key(CONNECTION) {
-        let named: Vec<HeaderName> = headers
-            .get_all(CONNECTION)
-            .iter()
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.split(','))
-            .filter_map(|token| token.trim().parse().ok())
+    if there[0] {
+        let named: Vec<HeaderName> = tokens(headers, &CONNECTION)
+            .filter(|token| {
+                !["close", "keep-alive"].iter().any(|it| it.eq_ignore_ascii_case(token))
+            })
+            .filter_map(|token| token.parse().ok())
             .filter(|name| !is_framing(name))
             .collect();
         for name in named {
             headers.remove(name);
         }
-        headers.remove(CONNECTION);
     }
-    for name in &HOP_BY_HOP[1..] {
+    for (name, _) in HOP_BY_HOP.iter().zip(there).filter(|(_, there)| *there) {
         headers.remove(name);
     }
 }
@@ -122,12 +123,13 @@ fn is_framing(name: &HeaderName) -> bool {
 }
 
 fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
-    headers
-        .get_all(name)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .any(|word| word.trim().eq_ignore_ascii_case(token))
+    tokens(headers, name).any(|word| word.eq_ignore_ascii_case(token))
+}
+
+/// The words between commas of all fields with a name.
+fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
+    let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(str::trim)
 }
 
 fn host_value(authority: &Authority) -> Option<HeaderValue> {

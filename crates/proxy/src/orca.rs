@@ -1,15 +1,15 @@
 //! What upstreams report of their load in their answers (ORCA, `endpoint-load-metrics`).
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use serde_json::Value;
 
 /// Name of the field.
-pub(crate) const FIELD: &str = "endpoint-load-metrics";
+pub(crate) static FIELD: HeaderName = HeaderName::from_static("endpoint-load-metrics");
 
 /// How busy the upstream says it is, 1 being full: by what the application says of itself, else by its
 /// processor. Whatever cannot be read says nothing.
 pub(crate) fn utilization(headers: &HeaderMap) -> Option<f32> {
-    let value = headers.get(FIELD)?.to_str().ok()?.trim();
+    let value = headers.get(&FIELD)?.to_str().ok()?.trim();
     let (format, rest) = value.split_once(' ')?;
     let told = |name: &str| match format {
         "TEXT" => in_text(rest, name),
@@ -54,7 +54,7 @@ mod tests {
             ("", None),
         ] {
             let mut headers = HeaderMap::new();
-            headers.insert(FIELD, value.parse().expect("a value"));
+            headers.insert(&FIELD, value.parse().expect("a value"));
             assert_eq!(utilization(&headers), told, "{value}");
         }
         assert_eq!(utilization(&HeaderMap::new()), None);

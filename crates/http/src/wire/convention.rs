@@ -54,12 +54,15 @@ pub fn is_grpc(headers: &HeaderMap) -> bool {
 /// to come back. A negative pushback says never; so do `x-envoy-overloaded` and `x-envoy-ratelimited`
 /// without a `Retry-After`.
 pub fn refusal_of(status: StatusCode, headers: &HeaderMap) -> Option<Rejection> {
-    let reason = match (status, number(headers, &GRPC_STATUS)) {
-        (StatusCode::SERVICE_UNAVAILABLE, _) => Reason::Delay,
-        (StatusCode::TOO_MANY_REQUESTS, _) => Reason::Quota,
-        (StatusCode::GATEWAY_TIMEOUT, _) => Reason::Expired,
-        (StatusCode::OK, Some(code)) if code == u64::from(UNAVAILABLE) => Reason::Delay,
-        (StatusCode::OK, Some(code)) if code == u64::from(RESOURCE_EXHAUSTED) => Reason::Quota,
+    let reason = match status {
+        StatusCode::SERVICE_UNAVAILABLE => Reason::Delay,
+        StatusCode::TOO_MANY_REQUESTS => Reason::Quota,
+        StatusCode::GATEWAY_TIMEOUT => Reason::Expired,
+        StatusCode::OK => match number(headers, &GRPC_STATUS)? {
+            code if code == u64::from(UNAVAILABLE) => Reason::Delay,
+            code if code == u64::from(RESOURCE_EXHAUSTED) => Reason::Quota,
+            _ => return None,
+        },
         _ => return None,
     };
     let told_not_to = [ENVOY_OVERLOADED, ENVOY_RATELIMITED].iter().any(|n| headers.contains_key(n));

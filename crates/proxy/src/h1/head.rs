@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::mem::MaybeUninit;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
@@ -92,18 +92,25 @@ pub(super) fn read(input: &mut BytesMut, asked: Asked) -> Result<Option<Head>, M
 }
 
 fn read_one(input: &mut BytesMut, asked: Asked) -> Result<Option<Head>, Malformed> {
-    let Some(length) = end(input) else {
-        let endless = input.len() >= MOST_HEAD.0;
-        return if endless { Err(Malformed("its head has no end")) } else { Ok(None) };
-    };
-    let bytes = input.split_to(length).freeze();
+    // The parser would skip empty lines before it.
+    if input.first().is_some_and(|first| *first != b'H') {
+        return Err(WRONG_HEAD);
+    }
     let mut fields = [const { MaybeUninit::uninit() }; MOST_HEAD.1];
     let mut parsed = httparse::Response::new(&mut []);
     let parser = ParserConfig::default();
-    match parser.parse_response_with_uninit_headers(&mut parsed, &bytes, &mut fields) {
-        Ok(Status::Complete(_)) => {}
-        _ => return Err(Malformed("its head is wrong, or has too many fields")),
-    }
+    let length = match parser.parse_response_with_uninit_headers(&mut parsed, input, &mut fields) {
+        Ok(Status::Complete(length)) => length,
+        Ok(Status::Partial) if input.len() < MOST_HEAD.0 => return Ok(None),
+        Ok(Status::Partial) => return Err(Malformed("its head has no end")),
+        Err(_) => return Err(WRONG_HEAD),
+    };
+    // All values are pieces of one copy, which keeps them from holding the whole buffer.
+    let bytes = Bytes::copy_from_slice(&input[..length]);
+    let cut = |value: &[u8]| {
+        let begin = value.as_ptr() as usize - input.as_ptr() as usize;
+        bytes.slice(begin..begin + value.len())
+    };
     let status = parsed.code.and_then(|code| StatusCode::from_u16(code).ok());
     let status = status.ok_or(Malformed("its status is no number from 100 to 999"))?;
     let newer = parsed.version == Some(1);
@@ -120,7 +127,7 @@ fn read_one(input: &mut BytesMut, asked: Asked) -> Result<Option<Head>, Malforme
     headers.reserve(parsed.headers.len());
     let mut facts = Facts { keeps: newer, ..Facts::default() };
     for parsed in parsed.headers {
-        let (name, value) = field(parsed, bytes.slice_ref(parsed.value))?;
+        let (name, value) = field(parsed, cut(parsed.value))?;
         if name == TRANSFER_ENCODING {
             facts.transfer_encoding(&value);
             continue;
@@ -140,21 +147,9 @@ fn read_one(input: &mut BytesMut, asked: Asked) -> Result<Option<Head>, Malforme
         // Of two that contradict each other the coding is right (RFC 9112, 6.3).
         headers.remove(CONTENT_LENGTH);
     }
+    input.advance(length);
     let keeps = facts.keeps && rest != Rest::ToTheEnd && !(facts.coded && facts.length.is_some());
     Ok(Some(Head { response, rest, keeps }))
-}
-
-/// Where the head ends, if it does.
-fn end(input: &[u8]) -> Option<usize> {
-    let mut from = 0;
-    loop {
-        from += input[from..].iter().position(|byte| *byte == b'\n')? + 1;
-        match input[from..] {
-            [b'\n', ..] => return Some(from + 1),
-            [b'\r', b'\n', ..] => return Some(from + 2),
-            _ => {}
-        }
-    }
 }
 
 /// A field that was parsed, with its value as bytes of their own.
@@ -167,6 +162,7 @@ pub(super) fn field(
     Ok((name.map_err(|_| WRONG_FIELD)?, value.map_err(|_| WRONG_FIELD)?))
 }
 
+const WRONG_HEAD: Malformed = Malformed("its head is wrong, or has too many fields");
 const WRONG_FIELD: Malformed = Malformed("one of its fields is wrong");
 
 /// Whether a field decides where a message ends.
@@ -318,23 +314,16 @@ mod tests {
     fn a_head_is_taken_once_it_is_whole_and_the_rest_stays() {
         let text = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: a\r\n\r\n\
             HTTP/1.1 299 Fine\r\nset-cookie: a\r\nset-cookie: b\r\n\r\nbody";
-        let mut input = BytesMut::new();
         let whole = text.len() - "body".len();
-        for (at, byte) in text.bytes().enumerate() {
-            input.put_u8(byte);
-            let head = read(&mut input, Asked::default()).expect("well formed");
-            assert_eq!(head.is_some(), at + 1 == whole, "{at}");
-            if let Some(Head { response, .. }) = head {
-                assert_eq!(
-                    (response.status(), response.headers().len()),
-                    (StatusCode::from_u16(299).unwrap(), 2)
-                );
-                assert_eq!(
-                    response.extensions().get::<ReasonPhrase>().unwrap().as_bytes(),
-                    b"Fine"
-                );
-            }
+        for length in 0..whole {
+            let early = parse(&text[..length], Asked::default());
+            assert!(early.expect("well formed").is_none(), "{length}");
         }
+        let mut input = BytesMut::from(text);
+        let Head { response, .. } = read(&mut input, Asked::default()).unwrap().expect("whole");
+        let status = StatusCode::from_u16(299).unwrap();
+        assert_eq!((response.status(), response.headers().len()), (status, 2));
+        assert_eq!(response.extensions().get::<ReasonPhrase>().unwrap().as_bytes(), b"Fine");
         assert_eq!(&input[..], b"body");
         let upgrade = Asked { head: false, upgrade: true };
         let switched = parse("HTTP/1.1 101 Switching Protocols\r\nupgrade: ws\r\n\r\n", upgrade);
