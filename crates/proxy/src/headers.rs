@@ -100,6 +100,9 @@ pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
             there[at] = true;
         }
     }
+    if there == [false; HOP_BY_HOP.len()] {
+        return;
+    }
     if there[0] {
         let named: Vec<HeaderName> = tokens(headers, &CONNECTION)
             .filter(|token| {
