@@ -22,6 +22,8 @@ pub(crate) enum Peer {
     /// tower's `load_shed` over a concurrency limit.
     Tower(u32),
     Tidegate,
+    /// Told that an answer may take a second, where everybody else may take as long as they like.
+    TidegatePatient,
 }
 
 pub(crate) const NEEDS: &[Need] = &[
@@ -42,6 +44,7 @@ impl Peer {
             Self::EnvoyAdmissionControl => "envoy admission control".to_owned(),
             Self::Tower(limit) => format!("tower load_shed, limit {limit}"),
             Self::Tidegate => "tidegate".to_owned(),
+            Self::TidegatePatient => "tidegate, objective 1 s".to_owned(),
         }
     }
 
@@ -77,15 +80,18 @@ impl Peer {
                 command.arg("tower").args(words);
                 command
             }
-            Self::Tidegate => {
-                // Nothing is configured but where to listen. The load says how important requests are,
-                // so it is trusted; one thread, since there is one core.
+            Self::Tidegate | Self::TidegatePatient => {
+                // Nothing else is configured but where to listen. The load says how important requests
+                // are, so it is trusted; one thread, since there is one core.
                 let file = lab.file("tidegate.toml", "[proxy]\nthreads = 1\n")?;
                 let admin = free_address()?.to_string();
                 let mut command = lab.own("tidegate", PROXY);
                 command.args(["proxy", "--listen", &at.to_string(), "--trust", "inside"]);
                 command.args(["--upstream", &format!("http://{upstream}"), "--admin", &admin]);
                 command.arg("--config").arg(file);
+                if self == Self::TidegatePatient {
+                    command.args(["--objective", "1s"]);
+                }
                 command
             }
             _ if self.is_envoy() => {

@@ -23,8 +23,14 @@ pub(crate) const COLUMNS: [&str; 8] = [
     "ratio_to_haproxy",
 ];
 
-const PEERS: [Peer; 5] =
-    [Peer::Nginx, Peer::Haproxy, Peer::Envoy, Peer::EnvoyAdaptiveConcurrency, Peer::Tidegate];
+const PEERS: [Peer; 6] = [
+    Peer::Nginx,
+    Peer::Haproxy,
+    Peer::Envoy,
+    Peer::EnvoyAdaptiveConcurrency,
+    Peer::Tidegate,
+    Peer::TidegatePatient,
+];
 const ROUNDS: usize = 3;
 const SECONDS: u32 = 3;
 
