@@ -43,6 +43,11 @@ impl Entry {
         Rank::new(self.business(action), self.user(hour, user))
     }
 
+    /// Whether actions matter: without a table of them all are the same.
+    pub fn has_actions(&self) -> bool {
+        self.config.actions.is_some()
+    }
+
     fn business(&self, action: &str) -> u8 {
         match &self.config.actions {
             None => Rank::UNRANKED.business(),
@@ -117,6 +122,7 @@ mod tests {
         assert_eq!(entry(&[]).rank(1, "login", None), Rank::LAST, "an empty table is a table");
         let open = Entry::new(&EntryConfig::default(), SECRET);
         assert_eq!(open.rank(1, "login", Some(b"ann")).business(), 24);
+        assert!(!open.has_actions() && listed.has_actions());
     }
 
     #[test]

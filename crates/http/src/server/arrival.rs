@@ -144,6 +144,8 @@ impl GateLayer {
 
     fn assign(&self, head: &Head<'_>) -> Rank {
         let action = match &self.action {
+            // Nobody would look at it.
+            _ if !self.entry.has_actions() => String::new(),
             Some(action) => action(head),
             None => format!("{} {}", head.method, head.uri.path()),
         };
