@@ -13,11 +13,14 @@ use tokio::io::{AsyncReadExt, AsyncWrite};
 
 use super::body::Rest;
 use super::head::{self, Asked, Framing};
+use super::spare;
 use super::stream::Stream;
 use crate::upload::Upload;
 
-/// Bytes asked of the socket at once, and kept by a free connection: most answers fit.
+/// Bytes asked of the socket at once: most answers fit.
 const READ: usize = 8 * 1024;
+/// Bytes that most heads of requests fit in.
+const HEAD: usize = 1024;
 
 /// A connection that speaks HTTP/1.1.
 #[derive(Debug)]
@@ -74,6 +77,7 @@ impl Connection {
             upgrade: request.headers().contains_key(UPGRADE),
         };
         self.output.clear();
+        spare::take(&mut self.output, &spare::OUTPUT, HEAD);
         let framing = head::write(request, &mut self.output);
         let bodiless = framing == Framing::Bytes(0);
         if !bodiless {
@@ -98,6 +102,7 @@ impl Connection {
                 self.rest = head.rest;
                 self.keeps &= head.keeps;
                 self.used = true;
+                spare::give(&mut self.input, &spare::INPUT);
                 Ok(head.response)
             }
             Err(error) => {
@@ -124,6 +129,7 @@ impl Connection {
         self.poll_upload(cx)?;
         loop {
             if let Some(frame) = self.rest.cut(&mut self.input)? {
+                spare::give(&mut self.input, &spare::INPUT);
                 return Poll::Ready(Ok(Some(frame)));
             }
             if self.rest == Rest::Nothing {
@@ -147,8 +153,10 @@ impl Connection {
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        self.input.reserve(READ);
-        pin!(self.stream.read_buf(&mut self.input)).poll(cx)
+        spare::take(&mut self.input, &spare::INPUT, READ);
+        let read = pin!(self.stream.read_buf(&mut self.input)).poll(cx);
+        spare::give(&mut self.input, &spare::INPUT);
+        read
     }
 
     /// Writes as much of the request as there is and as the upstream takes. An error is the body's
@@ -166,6 +174,7 @@ impl Connection {
                     Poll::Pending => return Ok(()),
                 }
             }
+            spare::give(&mut self.output, &spare::OUTPUT);
             let next = match &mut self.upload {
                 Some((upload, _)) => Pin::new(upload).poll_frame(cx),
                 None => Poll::Pending,
@@ -176,6 +185,7 @@ impl Connection {
                 return Ok(());
             };
             let frame = frame.transpose().map_err(io::Error::other)?;
+            spare::take(&mut self.output, &spare::OUTPUT, 0);
             if framing.write(frame, &mut self.output)? {
                 self.upload = None;
             }

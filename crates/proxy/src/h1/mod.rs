@@ -12,6 +12,7 @@
 mod body;
 mod connection;
 mod head;
+mod spare;
 mod stream;
 
 pub(crate) use connection::{Connection, Unanswered};
