@@ -1,11 +1,9 @@
 //! Wisp's Figure 7: one tenant sends more than its share, another in bursts, and neither is felt by the rest.
 
-use tidegate_core::Span;
-
 use super::chart::{Axis, Chart, Panel};
 use super::claim::{Claim, Unit};
 use super::lab::{Lab, Runs, Source};
-use super::wisp::{answered, flow, only, over_time};
+use super::wisp::{answered, by_second, flow, only, outcome, over_time};
 use super::{Figure, Outcome};
 
 pub(super) const FIGURE: Figure = Figure {
@@ -21,14 +19,8 @@ const QUIET: [&str; 5] = ["a", "b", "c", "d", "e"];
 
 fn make(lab: &Lab<'_>) -> Outcome {
     let duration = if lab.quick { "60s" } else { "110s" };
-    let runs =
-        lab.run_series(PLAN, &[format!("duration={duration}")], Some(Span::from_millis(1000)));
-    Outcome {
-        misses: Vec::new(),
-        claims: claims(&runs),
-        charts: vec![chart(&runs)],
-        notes: Vec::new(),
-    }
+    let runs = by_second(lab, PLAN, &[format!("duration={duration}")]);
+    outcome(claims(&runs), chart(&runs))
 }
 
 fn claims(runs: &Runs) -> Vec<Claim> {

@@ -8,6 +8,7 @@
 use super::chart::{Axis, Chart, Line, Panel};
 use super::claim::{Claim, Unit};
 use super::lab::{Lab, Runs, Source, at};
+use super::wisp::outcome;
 use super::{Figure, Outcome};
 use crate::report::Report;
 
@@ -29,12 +30,7 @@ fn make(lab: &Lab<'_>) -> Outcome {
     let sets = [format!("duration={duration}"), "seeds=3".to_owned()];
     let runs = lab.run(PLAN, &sets);
     let alone = lab.run(PLAN, &["callers=1".to_owned(), "policy=none".to_owned()]);
-    Outcome {
-        misses: Vec::new(),
-        claims: claims(&runs, &alone),
-        charts: vec![chart(&runs)],
-        notes: Vec::new(),
-    }
+    outcome(claims(&runs, &alone), chart(&runs))
 }
 
 /// The mean over seeds of a value of the runs with so many clients.
