@@ -19,14 +19,8 @@ pub(super) const PATTERNS: [(Pattern, &str); 2] =
 pub(super) const IDLE: [f64; 6] = [0.0; 6];
 /// SRTM §VI-D: sizes of groups that send together.
 pub(super) const GROUPS: [u32; 6] = [5, 10, 15, 20, 25, 30];
-/// How long a measurement round is in the paper, in seconds.
-pub(super) const ROUND_S: f64 = 60.0;
-
-/// How long a recording of a topic with groups is: a minute, as in the paper. Groups are few, so their
-/// tails take as long to show.
-pub(super) fn rounds_of(lab: &Lab<'_>) -> Span {
-    Span::from_secs(if lab.quick { 30 } else { 60 })
-}
+/// How long a measurement round is, as in the paper. Groups are few, so their tails take as long to show.
+pub(super) const ROUND: Span = Span::from_secs(60);
 
 /// Milliseconds.
 pub(super) fn millis(span: Span) -> f64 {
@@ -178,11 +172,11 @@ pub(super) fn trios(
     values: &[u32],
     topic: impl Fn(u32, Pattern) -> Topic + Sync,
 ) -> Vec<Trio> {
-    let (seed, span) = (lab.seed, rounds_of(lab));
+    let seed = lab.seed;
     let points: Vec<(Pattern, u32)> =
         PATTERNS.iter().flat_map(|with| values.iter().map(|at| (with.0, *at))).collect();
     each(lab, &points, |&(pattern, at)| {
-        let testbed = Testbed::new(topic(at, pattern), &IDLE, seed, span);
+        let testbed = Testbed::new(topic(at, pattern), &IDLE, seed, ROUND);
         let (max_min, fitted, planned) = (testbed.max_min(), testbed.fit(), testbed.plan());
         Trio { pattern, at, max_min, fitted, planned }
     })

@@ -6,7 +6,7 @@ use tidegate_core::Span;
 use super::chart::{Axis, Chart, Line, Panel};
 use super::claim::{Claim, Unit};
 use super::lab::Lab;
-use super::srtm::{GROUPS, IDLE, ROUND_S, each, over_seeds, rounds_of, worst};
+use super::srtm::{GROUPS, IDLE, ROUND, each, over_seeds, worst};
 use super::{Figure, Outcome};
 use crate::broker::testbed::{Found, Testbed};
 use crate::broker::traffic::{Pattern, Topic};
@@ -25,10 +25,10 @@ struct Run {
 }
 
 fn make(lab: &Lab<'_>) -> Outcome {
-    let (seed, span) = (lab.seed, rounds_of(lab));
+    let seed = lab.seed;
     let runs = each(lab, &GROUPS, |&group| {
         let topic = Topic::groups(group, Span::ZERO, Pattern::Poisson);
-        let testbed = Testbed::new(topic, &IDLE, seed, span);
+        let testbed = Testbed::new(topic, &IDLE, seed, ROUND);
         Run { group, fitted: testbed.fit(), planned: testbed.plan() }
     });
     Outcome {
@@ -81,10 +81,10 @@ fn notes(runs: &[Run]) -> Vec<String> {
             "groups of {group}: SRTM {:?} rounds, {} brokers, {:.0} s; planned {} rounds, {} brokers, {:.0} s",
             fitted.rounds,
             fitted.brokers,
-            rounds(fitted) * ROUND_S,
+            rounds(fitted) * ROUND.as_secs_f64(),
             rounds(planned),
             planned.brokers,
-            rounds(planned) * ROUND_S,
+            rounds(planned) * ROUND.as_secs_f64(),
         )
     };
     runs.iter().map(line).collect()
@@ -106,7 +106,7 @@ fn chart(runs: &[Run]) -> Chart {
     Chart {
         title: FIGURE.title.to_owned(),
         panels: vec![
-            panel("time", "seconds of measuring", |found| rounds(found) * ROUND_S),
+            panel("time", "seconds of measuring", |found| rounds(found) * ROUND.as_secs_f64()),
             panel("brokers", "brokers in use", |found| found.brokers as f64),
         ],
     }
