@@ -81,3 +81,9 @@ pub use verdict::{Advice, Outcome, Passage, Reason, Rejection, Verdict};
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/writing-a-driver.md")]
 struct WritingADriver;
+
+/// The book's pages on what only drivers and control planes use: their examples are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/policies/shares.md")]
+#[doc = include_str!("../../../docs/policies/placement.md")]
+struct SharesAndPlacement;

@@ -320,7 +320,7 @@ pub struct PlannerConfig {
     /// How long a measurement is.
     pub window: Span,
     /// How far below the objective a prediction has to be, as a share of it. More uses more brokers
-    /// and is verified more often. Default 0.1 by judgement.
+    /// and is verified more often. Default 0.05 by judgement: measured tails differ by as much from minute to minute.
     pub margin: f64,
     /// How much worse than predicted everything is taken to be after a failed verification, at most. A
     /// tail that waits for tokens can be many times what was predicted and still be cured by one
@@ -333,7 +333,7 @@ pub struct PlannerConfig {
 impl PlannerConfig {
     /// For this objective, with these costs, and recordings and measurements of these lengths.
     pub fn new(slo: Span, costs: Costs, over: Span, window: Span) -> Self {
-        Self { slo, costs, over, window, margin: 0.1, distrust: 1.25, most: 64 }
+        Self { slo, costs, over, window, margin: 0.05, distrust: 1.25, most: 64 }
     }
 }
 
@@ -347,7 +347,8 @@ mod tests {
     const COSTS: Costs = Costs {
         cores: 2,
         wake: Span::from_micros(18),
-        message: Span::from_micros(15),
+        read: Span::from_micros(7),
+        forward: Span::from_micros(8),
         network: Span::ZERO,
     };
 
@@ -381,8 +382,8 @@ mod tests {
 
     #[test]
     fn as_few_brokers_as_the_bursts_allow() {
-        // A group's burst takes 84 µs per publisher on two cores: ten fit in 0.9 ms.
-        for (size, brokers) in [(5, 1), (10, 1), (11, 2), (20, 2), (30, 3)] {
+        // Of seven that send together two are read at a time, for 88 µs, until the topic's task takes a core: 824 µs.
+        for (size, brokers) in [(5, 1), (7, 1), (8, 2), (14, 2), (15, 3), (21, 3)] {
             let mut planner = planner(size, 6);
             assert_eq!(planner.placement().used().len(), brokers, "groups of {size}");
             planner.on_measured(&measure(&planner, 1.05));
@@ -394,10 +395,10 @@ mod tests {
     #[test]
     fn a_failed_verification_corrects_the_plan_once() {
         let mut planner = planner(20, 6);
-        planner.on_measured(&measure(&planner, 1.2));
+        planner.on_measured(&measure(&planner, 1.25));
         assert!(!planner.is_done());
-        assert!(planner.placement().used().len() > 2, "more brokers than before");
-        planner.on_measured(&measure(&planner, 1.2));
+        assert!(planner.placement().used().len() > 3, "more brokers than before");
+        planner.on_measured(&measure(&planner, 1.25));
         assert!(planner.met());
         assert_eq!(planner.rounds(), 2);
         // What no number of brokers can cure is given up after two.
@@ -410,10 +411,10 @@ mod tests {
 
     #[test]
     fn too_few_brokers_give_the_best_there_is_and_how_many_would_do() {
-        let planner = planner(30, 2);
+        let planner = planner(21, 2);
         assert_eq!(planner.placement().used().len(), 2);
         assert_eq!(planner.wanted(), Some(3));
-        assert_eq!(self::planner(30, 3).wanted(), None);
+        assert_eq!(self::planner(21, 3).wanted(), None);
     }
 
     #[test]

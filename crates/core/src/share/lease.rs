@@ -101,6 +101,9 @@ impl LeaseConfig {
     /// The safe share of each node of `whole`: divided evenly, rounded down.
     pub fn safe_share(&self, whole: Share) -> Result<Share, SplitError> {
         let nodes = u64::from(self.nodes);
+        if nodes == 0 {
+            return Err(SplitError::NoParts);
+        }
         let rate = (whole.rate.millionths() as f64 * self.safe.clamp(0.0, 1.0)) as u64 / nodes;
         let burst = (whole.burst as f64 * self.safe.clamp(0.0, 1.0)) as u64 / nodes;
         let safe = Share::new(Rate::from_millionths(rate.max(LEAST_RATE)), burst.max(1));

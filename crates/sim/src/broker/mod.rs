@@ -60,12 +60,13 @@ impl Default for Model {
 }
 
 impl Model {
-    /// What a benchmark of such a broker finds: it cannot tell reading from forwarding.
+    /// What a benchmark of such a broker finds, and its profile.
     pub fn costs(&self) -> Costs {
         Costs {
             cores: self.cores as u32,
             wake: self.wake,
-            message: self.read + self.forward,
+            read: self.read,
+            forward: self.forward,
             network: self.network,
         }
     }

@@ -15,28 +15,36 @@ pub struct Claim {
     pub holds: bool,
     /// Whether it is a goal known to be missed at this commit: told every time, and no surprise.
     pub open: bool,
+    /// How far inside the bound the measurement is, below zero outside.
+    room: f64,
 }
 
 impl Claim {
     /// `measured` must be `bound` or more.
     pub fn at_least(what: &str, unit: Unit, measured: f64, bound: f64) -> Self {
-        Self::new(what, format!("≥ {}", unit.show(bound)), unit, measured, measured >= bound)
+        Self::new(what, format!("≥ {}", unit.show(bound)), unit, measured, measured - bound)
     }
 
     /// `measured` must be `bound` or less.
     pub fn at_most(what: &str, unit: Unit, measured: f64, bound: f64) -> Self {
-        Self::new(what, format!("≤ {}", unit.show(bound)), unit, measured, measured <= bound)
+        Self::new(what, format!("≤ {}", unit.show(bound)), unit, measured, bound - measured)
     }
 
     /// `measured` must lie between the two.
     pub fn between(what: &str, unit: Unit, measured: f64, low: f64, high: f64) -> Self {
         let expected = format!("{} to {}", unit.show(low), unit.show(high));
-        Self::new(what, expected, unit, measured, (low..=high).contains(&measured))
+        Self::new(what, expected, unit, measured, (measured - low).min(high - measured))
     }
 
-    fn new(what: &str, expected: String, unit: Unit, measured: f64, holds: bool) -> Self {
+    fn new(what: &str, expected: String, unit: Unit, measured: f64, room: f64) -> Self {
         let (what, measured) = (what.to_owned(), unit.show(measured));
-        Self { what, expected, measured, paper: String::new(), holds, open: false }
+        let (holds, paper) = (room >= 0.0, String::new());
+        Self { what, expected, measured, paper, holds, open: false, room }
+    }
+
+    /// Of the same claim measured twice, the one that agrees less.
+    pub fn worse(self, other: Self) -> Self {
+        if other.holds && self.room <= other.room { self } else { other }
     }
 
     /// With what the original reports beside it.
@@ -131,6 +139,16 @@ mod tests {
         assert_eq!(holds(0.51), [true, false, false]);
         assert_eq!(holds(0.39), [false, true, false]);
         assert_eq!(holds(f64::NAN), [false, false, false]);
+    }
+
+    #[test]
+    fn of_two_measurements_the_worse_is_told() {
+        let claim = |measured| Claim::at_most("", Unit::Count, measured, 5.0);
+        for (a, b, worse) in
+            [(3.0, 4.0, "4"), (4.0, 3.0, "4"), (6.0, 3.0, "6"), (3.0, f64::NAN, "NaN")]
+        {
+            assert_eq!(claim(a).worse(claim(b)).measured, worse);
+        }
     }
 
     #[test]

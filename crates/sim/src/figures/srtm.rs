@@ -1,12 +1,16 @@
-//! What SRTM's figures share: six brokers, an objective of a millisecond, the papers' group sizes.
+//! What SRTM's figures share: six brokers, an objective of a millisecond, the papers' group sizes, three seeds.
 
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tidegate_core::Span;
 
+use super::Outcome;
+use super::chart::{Axis, Line, Panel};
 use super::lab::Lab;
-use crate::broker::traffic::Pattern;
+use crate::broker::testbed::{Found, Testbed};
+use crate::broker::traffic::{Pattern, Topic};
 
 /// Both ways of sending, as they are called in figures.
 pub(super) const PATTERNS: [(Pattern, &str); 2] =
@@ -15,14 +19,8 @@ pub(super) const PATTERNS: [(Pattern, &str); 2] =
 pub(super) const IDLE: [f64; 6] = [0.0; 6];
 /// SRTM §VI-D: sizes of groups that send together.
 pub(super) const GROUPS: [u32; 6] = [5, 10, 15, 20, 25, 30];
-/// How long a measurement round is in the paper, in seconds.
-pub(super) const ROUND_S: f64 = 60.0;
-
-/// How long a recording of a topic with groups is: a minute, as in the paper. Groups are few, so their
-/// tails take as long to show.
-pub(super) fn rounds_of(lab: &Lab<'_>) -> Span {
-    Span::from_secs(if lab.quick { 30 } else { 60 })
-}
+/// How long a measurement round is, as in the paper. Groups are few, so their tails take as long to show.
+pub(super) const ROUND: Span = Span::from_secs(60);
 
 /// Milliseconds.
 pub(super) fn millis(span: Span) -> f64 {
@@ -56,4 +54,169 @@ pub(super) fn each<T: Sync, R: Send>(
     let mut answers = answers.into_inner().expect("a panic ends the run");
     answers.sort_by_key(|(at, _)| *at);
     answers.into_iter().map(|(_, answer)| answer).collect()
+}
+
+/// Seeds of a figure: one quick, three in full.
+pub(super) fn seeds(lab: &Lab<'_>) -> Range<u64> {
+    lab.seed..lab.seed + if lab.quick { 1 } else { 3 }
+}
+
+/// Makes a figure with each of the seeds. Of a claim the worst is told; pictures are of the first seed.
+pub(super) fn over_seeds(lab: &Lab<'_>, make: fn(&Lab<'_>) -> Outcome) -> Outcome {
+    let mut outcomes =
+        seeds(lab).map(|seed| make(&Lab::new(lab.quick, seed, lab.threads, lab.progress)));
+    let mut worst = outcomes.next().expect("at least one seed");
+    for outcome in outcomes {
+        let both = worst.claims.into_iter().zip(outcome.claims);
+        worst.claims = both.map(|(one, other)| one.worse(other)).collect();
+    }
+    worst
+}
+
+/// Two placements of a topic whose publishers send each on its own (Figures 5 and 6).
+pub(super) struct Pair {
+    pub(super) pattern: Pattern,
+    pub(super) batch: u32,
+    pub(super) publishers: u32,
+    /// By seed.
+    found: Vec<[Found; 2]>,
+}
+
+impl Pair {
+    /// A value of one of the two, the mean over the seeds.
+    pub(super) fn of(&self, which: usize, value: fn(&Found) -> f64) -> f64 {
+        let sum: f64 = self.found.iter().map(|found| value(&found[which])).sum();
+        sum / self.found.len() as f64
+    }
+}
+
+/// For both patterns and batches of one and ten, topics of these sizes.
+pub(super) fn pairs(
+    lab: &Lab<'_>,
+    seeds: Range<u64>,
+    loads: &[f64],
+    sizes: &[u32],
+    span: Span,
+    find: impl Fn(&Testbed) -> [Found; 2] + Sync,
+) -> Vec<Pair> {
+    let mut points = Vec::new();
+    for (pattern, _) in PATTERNS {
+        for batch in [1, 10] {
+            points.extend(sizes.iter().map(|size| (pattern, batch, *size)));
+        }
+    }
+    each(lab, &points, |&(pattern, batch, publishers)| {
+        let topic = Topic::alone(publishers, batch, pattern);
+        let found = |seed| find(&Testbed::new(topic, loads, seed, span));
+        Pair { pattern, batch, publishers, found: seeds.clone().map(found).collect() }
+    })
+}
+
+/// Brokers in use.
+pub(super) fn brokers(found: &Found) -> f64 {
+    found.brokers as f64
+}
+
+/// How many brokers each of the two has.
+pub(super) fn pair_notes(pairs: &[Pair], names: [&str; 2]) -> Vec<String> {
+    let line = |pair: &Pair| {
+        let Pair { pattern, batch, publishers, .. } = pair;
+        let [one, other] = [0, 1].map(|which| pair.of(which, brokers));
+        let [first, second] = names;
+        format!(
+            "{pattern:?}, batch {batch}, {publishers} publishers: {first} on {one:.1}, {second} on {other:.1}"
+        )
+    };
+    pairs.iter().map(line).collect()
+}
+
+/// A panel per pattern and batch.
+pub(super) fn pair_panels(
+    pairs: &[Pair],
+    names: [&str; 2],
+    y: &Axis,
+    value: fn(&Found) -> f64,
+) -> Vec<Panel> {
+    let mut panels = Vec::new();
+    for (pattern, name) in PATTERNS {
+        for batch in [1, 10] {
+            let line = |which: usize| {
+                let here = pairs.iter().filter(|at| at.pattern == pattern && at.batch == batch);
+                let point = |at: &Pair| (f64::from(at.publishers), at.of(which, value));
+                Line::new(names[which], here.map(point).collect())
+            };
+            panels.push(Panel {
+                title: format!("{name}, batch {batch}"),
+                x: Axis::linear("publishers"),
+                y: y.clone(),
+                lines: vec![line(0), line(1)],
+            });
+        }
+    }
+    panels
+}
+
+/// Three placements of a topic with groups, blind to them, fitted and planned (Figures 7 and 9).
+pub(super) struct Trio {
+    pub(super) pattern: Pattern,
+    /// What is varied.
+    pub(super) at: u32,
+    pub(super) max_min: Found,
+    pub(super) fitted: Found,
+    pub(super) planned: Found,
+}
+
+/// For both patterns, the topics that `topic` makes of these values.
+pub(super) fn trios(
+    lab: &Lab<'_>,
+    values: &[u32],
+    topic: impl Fn(u32, Pattern) -> Topic + Sync,
+) -> Vec<Trio> {
+    let seed = lab.seed;
+    let points: Vec<(Pattern, u32)> =
+        PATTERNS.iter().flat_map(|with| values.iter().map(|at| (with.0, *at))).collect();
+    each(lab, &points, |&(pattern, at)| {
+        let testbed = Testbed::new(topic(at, pattern), &IDLE, seed, ROUND);
+        let (max_min, fitted, planned) = (testbed.max_min(), testbed.fit(), testbed.plan());
+        Trio { pattern, at, max_min, fitted, planned }
+    })
+}
+
+/// The 99th percentile of the worst broker, in milliseconds.
+pub(super) fn worst(found: &Found) -> f64 {
+    millis(found.latency.worst)
+}
+
+/// How many brokers each of the three has, where `what` was varied.
+pub(super) fn trio_notes(trios: &[Trio], what: &str) -> Vec<String> {
+    let line = |trio: &Trio| {
+        let Trio { pattern, at, max_min, fitted, planned } = trio;
+        format!(
+            "{pattern:?}, {what} {at}: brokers of Max-Min {}, SRTM {}, planned {}",
+            max_min.brokers, fitted.brokers, planned.brokers
+        )
+    };
+    trios.iter().map(line).collect()
+}
+
+/// A panel per pattern, over what was varied.
+pub(super) fn trio_panels(trios: &[Trio], x: &str) -> Vec<Panel> {
+    let panel = |(pattern, name): (Pattern, &str)| {
+        let line = |name: &str, found: fn(&Trio) -> &Found| {
+            let here = trios.iter().filter(|trio| trio.pattern == pattern);
+            let point = |trio: &Trio| (f64::from(trio.at), worst(found(trio)));
+            Line::new(name, here.map(point).collect())
+        };
+        Panel {
+            title: name.to_owned(),
+            x: Axis::linear(x),
+            y: Axis::linear("p99 of the worst broker, ms").up_to(2.0),
+            lines: vec![
+                line("planned", |trio| &trio.planned),
+                line("SRTM", |trio| &trio.fitted),
+                line("Max-Min", |trio| &trio.max_min),
+            ],
+        }
+    };
+    PATTERNS.map(panel).into()
 }

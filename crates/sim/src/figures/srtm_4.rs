@@ -6,7 +6,7 @@ use tidegate_core::Span;
 use super::chart::{Axis, Chart, Line, Panel};
 use super::claim::{Claim, Unit};
 use super::lab::Lab;
-use super::srtm::{IDLE, each, millis};
+use super::srtm::{IDLE, each, millis, over_seeds};
 use super::{Figure, Outcome};
 use crate::broker::testbed::{Latency, Testbed};
 use crate::broker::traffic::{Pattern, Topic};
@@ -15,7 +15,7 @@ pub(super) const FIGURE: Figure = Figure {
     name: "srtm-4",
     title: "6,000 publishers on one to six brokers",
     source: "SRTM §VI-A, Figure 4",
-    make,
+    make: |lab| over_seeds(lab, make),
 };
 
 fn make(lab: &Lab<'_>) -> Outcome {

@@ -2,70 +2,58 @@
 
 use tidegate_core::Span;
 
-use super::chart::{Axis, Chart, Line, Panel};
+use super::chart::{Axis, Chart};
 use super::claim::{Claim, Unit};
 use super::lab::Lab;
-use super::srtm::{IDLE, PATTERNS, each, millis};
+use super::srtm::{IDLE, PATTERNS, Pair, millis, over_seeds, pair_notes, pair_panels, pairs};
 use super::{Figure, Outcome};
-use crate::broker::testbed::{Found, Testbed};
-use crate::broker::traffic::{Pattern, Topic};
+use crate::broker::testbed::Found;
 
 pub(super) const FIGURE: Figure = Figure {
     name: "srtm-5",
     title: "Concentration against load balancing over six idle brokers",
     source: "SRTM §VI-B, Figure 5",
-    make,
+    make: |lab| over_seeds(lab, make),
 };
 
-struct Run {
-    pattern: Pattern,
-    batch: u32,
-    publishers: u32,
-    balanced: Found,
-    concentrated: Found,
-}
+const NAMES: [&str; 2] = ["Conc", "LB"];
 
 fn make(lab: &Lab<'_>) -> Outcome {
-    let seed = lab.seed;
     let sizes: &[u32] = if lab.quick {
         &[1_000, 4_000, 8_000]
     } else {
         &[1_000, 2_000, 4_000, 6_000, 8_000, 10_000]
     };
     let span = Span::from_secs(if lab.quick { 3 } else { 15 });
-    let mut points = Vec::new();
-    for (pattern, _) in PATTERNS {
-        for batch in [1, 10] {
-            points.extend(sizes.iter().map(|size| (pattern, batch, *size)));
-        }
-    }
-    let runs = each(lab, &points, |&(pattern, batch, publishers)| {
-        let topic = Topic::alone(publishers, batch, pattern);
-        let testbed = Testbed::new(topic, &IDLE, seed, span);
-        let (balanced, concentrated) = (testbed.balance(), testbed.concentrate());
-        Run { pattern, batch, publishers, balanced, concentrated }
+    let runs = pairs(lab, lab.seed..lab.seed + 1, &IDLE, sizes, span, |at| {
+        [at.concentrate(), at.balance()]
     });
+    let panels = pair_panels(&runs, NAMES, &Axis::log("p99, ms"), p99);
     Outcome {
         claims: claims(&runs),
-        charts: vec![chart(&runs)],
-        notes: notes(&runs),
+        charts: vec![Chart { title: FIGURE.title.to_owned(), panels }],
+        notes: pair_notes(&runs, NAMES),
         ..Outcome::default()
     }
 }
 
-fn balanced(run: &Run) -> f64 {
-    millis(run.balanced.latency.p99)
+fn p99(found: &Found) -> f64 {
+    millis(found.latency.p99)
 }
 
-fn concentrated(run: &Run) -> f64 {
-    millis(run.concentrated.latency.p99)
+fn concentrated(run: &Pair) -> f64 {
+    run.of(0, p99)
 }
 
-fn claims(runs: &[Run]) -> Vec<Claim> {
+fn balanced(run: &Pair) -> f64 {
+    run.of(1, p99)
+}
+
+fn claims(runs: &[Pair]) -> Vec<Claim> {
     let mut claims = Vec::new();
     for (pattern, name) in PATTERNS {
         for batch in [1, 10] {
-            let here = |run: &&Run| run.pattern == pattern && run.batch == batch;
+            let here = |run: &&Pair| run.pattern == pattern && run.batch == batch;
             let of = |publishers: u32| {
                 runs.iter().filter(here).find(|run| run.publishers == publishers).expect("it ran")
             };
@@ -88,41 +76,11 @@ fn claims(runs: &[Run]) -> Vec<Claim> {
             claims.push(Claim::at_most(&what, Unit::Times, falls, 0.5).paper("falls with load"));
         }
         let at = |batch: u32| {
-            let fits = |run: &&Run| run.pattern == pattern && run.batch == batch;
+            let fits = |run: &&Pair| run.pattern == pattern && run.batch == batch;
             runs.iter().filter(fits).find(|run| run.publishers == 4_000).map_or(0.0, balanced)
         };
         let what = format!("{name}: LB with batch 10 ÷ batch 1, 4,000 publishers");
         claims.push(Claim::at_least(&what, Unit::Times, at(10) / at(1), 3.0).paper("larger"));
     }
     claims
-}
-
-fn notes(runs: &[Run]) -> Vec<String> {
-    let line = |run: &Run| {
-        let Run { pattern, batch, publishers, concentrated, .. } = run;
-        format!(
-            "{pattern:?}, batch {batch}, {publishers} publishers: Conc on {}",
-            concentrated.brokers
-        )
-    };
-    runs.iter().map(line).collect()
-}
-
-fn chart(runs: &[Run]) -> Chart {
-    let mut panels = Vec::new();
-    for (pattern, name) in PATTERNS {
-        for batch in [1, 10] {
-            let line = |name: &str, value: fn(&Run) -> f64| {
-                let here = runs.iter().filter(|run| run.pattern == pattern && run.batch == batch);
-                Line::new(name, here.map(|run| (f64::from(run.publishers), value(run))).collect())
-            };
-            panels.push(Panel {
-                title: format!("{name}, batch {batch}"),
-                x: Axis::linear("publishers"),
-                y: Axis::log("p99, ms"),
-                lines: vec![line("Conc", concentrated), line("LB", balanced)],
-            });
-        }
-    }
-    Chart { title: FIGURE.title.to_owned(), panels }
 }

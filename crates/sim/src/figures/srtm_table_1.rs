@@ -6,7 +6,7 @@ use tidegate_core::Span;
 use super::chart::{Axis, Chart, Line, Panel};
 use super::claim::{Claim, Unit};
 use super::lab::Lab;
-use super::srtm::{GROUPS, IDLE, ROUND_S, each, millis, rounds_of};
+use super::srtm::{GROUPS, IDLE, ROUND, each, over_seeds, worst};
 use super::{Figure, Outcome};
 use crate::broker::testbed::{Found, Testbed};
 use crate::broker::traffic::{Pattern, Topic};
@@ -15,7 +15,7 @@ pub(super) const FIGURE: Figure = Figure {
     name: "srtm-table-1",
     title: "Measurement rounds to find a placement",
     source: "SRTM §VI-E, Table I",
-    make,
+    make: |lab| over_seeds(lab, make),
 };
 
 struct Run {
@@ -25,10 +25,10 @@ struct Run {
 }
 
 fn make(lab: &Lab<'_>) -> Outcome {
-    let (seed, span) = (lab.seed, rounds_of(lab));
+    let seed = lab.seed;
     let runs = each(lab, &GROUPS, |&group| {
         let topic = Topic::groups(group, Span::ZERO, Pattern::Poisson);
-        let testbed = Testbed::new(topic, &IDLE, seed, span);
+        let testbed = Testbed::new(topic, &IDLE, seed, ROUND);
         Run { group, fitted: testbed.fit(), planned: testbed.plan() }
     });
     Outcome {
@@ -49,14 +49,8 @@ fn claims(runs: &[Run]) -> Vec<Claim> {
     vec![
         Claim::at_most("SRTM, groups of 5: rounds", Unit::Count, rounds(&small.fitted), 6.0)
             .paper("1 (64 s)"),
-        Claim::between(
-            "SRTM, groups of 30: rounds",
-            Unit::Count,
-            rounds(&large.fitted),
-            10.0,
-            30.0,
-        )
-        .paper("17 (1,058 s)"),
+        Claim::at_least("SRTM, groups of 30: rounds", Unit::Count, rounds(&large.fitted), 10.0)
+            .paper("17 (1,058 s)"),
         Claim::at_least(
             "SRTM, groups of 30: brokers",
             Unit::Count,
@@ -74,7 +68,7 @@ fn claims(runs: &[Run]) -> Vec<Claim> {
         Claim::at_most(
             "planned: worst p99",
             Unit::Micros,
-            most(|run| millis(run.planned.latency.worst)) * 1e3,
+            most(|run| worst(&run.planned)) * 1e3,
             1_000.0,
         ),
     ]
@@ -87,10 +81,10 @@ fn notes(runs: &[Run]) -> Vec<String> {
             "groups of {group}: SRTM {:?} rounds, {} brokers, {:.0} s; planned {} rounds, {} brokers, {:.0} s",
             fitted.rounds,
             fitted.brokers,
-            rounds(fitted) * ROUND_S,
+            rounds(fitted) * ROUND.as_secs_f64(),
             rounds(planned),
             planned.brokers,
-            rounds(planned) * ROUND_S,
+            rounds(planned) * ROUND.as_secs_f64(),
         )
     };
     runs.iter().map(line).collect()
@@ -112,7 +106,7 @@ fn chart(runs: &[Run]) -> Chart {
     Chart {
         title: FIGURE.title.to_owned(),
         panels: vec![
-            panel("time", "seconds of measuring", |found| rounds(found) * ROUND_S),
+            panel("time", "seconds of measuring", |found| rounds(found) * ROUND.as_secs_f64()),
             panel("brokers", "brokers in use", |found| found.brokers as f64),
         ],
     }

@@ -1,8 +1,22 @@
 //! What the figures on Wisp share: workflows of a run, and series of them.
 
-use super::chart::Line;
-use super::lab::Runs;
+use tidegate_core::Span;
+
+use super::Outcome;
+use super::chart::{Chart, Line};
+use super::claim::Claim;
+use super::lab::{Lab, Runs, Source};
 use crate::report::{FlowReport, Report, ServiceReport};
+
+/// Runs a plan, with series in steps of a second.
+pub(super) fn by_second(lab: &Lab<'_>, plan: Source, sets: &[String]) -> Runs {
+    lab.run_series(plan, sets, Some(Span::from_secs(1)))
+}
+
+/// A figure of one chart.
+pub(super) fn outcome(claims: Vec<Claim>, chart: Chart) -> Outcome {
+    Outcome { claims, charts: vec![chart], ..Outcome::default() }
+}
 
 /// A workflow of a run.
 ///

@@ -1,12 +1,10 @@
 //! Wisp's Figure 10: what the quantile knob does. With the slowest process deciding, capacity is left unused; with
 //! the fastest, work is done in vain.
 
-use tidegate_core::Span;
-
 use super::chart::{Axis, Chart, Line, Panel};
 use super::claim::{Claim, Unit};
 use super::lab::{Lab, Runs, Source};
-use super::wisp::{announced, flow, refused, service};
+use super::wisp::{announced, by_second, flow, outcome, refused, service};
 use super::{Figure, Outcome};
 use crate::report::Report;
 
@@ -23,14 +21,8 @@ const Q: &str = "policies.wisp.gate.workflow.quantile.q";
 
 fn make(lab: &Lab<'_>) -> Outcome {
     let duration = if lab.quick { "45s" } else { "100s" };
-    let runs =
-        lab.run_series(PLAN, &[format!("duration={duration}")], Some(Span::from_millis(1000)));
-    Outcome {
-        misses: Vec::new(),
-        claims: claims(&runs),
-        charts: vec![chart(&runs)],
-        notes: Vec::new(),
-    }
+    let runs = by_second(lab, PLAN, &[format!("duration={duration}")]);
+    outcome(claims(&runs), chart(&runs))
 }
 
 fn claims(runs: &Runs) -> Vec<Claim> {

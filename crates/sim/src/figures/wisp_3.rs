@@ -6,7 +6,7 @@ use tidegate_core::Span;
 use super::chart::{Axis, Chart, Panel};
 use super::claim::{Claim, Unit};
 use super::lab::{Lab, Runs, Source};
-use super::wisp::{announced, flow, refused};
+use super::wisp::{announced, flow, outcome, refused};
 use super::{Figure, Outcome};
 use crate::report::Report;
 
@@ -23,12 +23,7 @@ const Q: &str = "policies.wisp.gate.workflow.quantile.q";
 
 fn make(lab: &Lab<'_>) -> Outcome {
     let runs = lab.run_series(PLAN, &[], Some(Span::from_millis(500)));
-    Outcome {
-        misses: Vec::new(),
-        claims: claims(&runs),
-        charts: vec![chart(&runs)],
-        notes: Vec::new(),
-    }
+    outcome(claims(&runs), chart(&runs))
 }
 
 fn claims(runs: &Runs) -> Vec<Claim> {

@@ -3,7 +3,7 @@
 use super::chart::{Axis, Chart, Line, Panel};
 use super::claim::{Claim, Unit};
 use super::lab::{Lab, Runs, Source};
-use super::wisp::{flow, sum};
+use super::wisp::{flow, outcome, sum};
 use super::{Figure, Outcome};
 use crate::report::Report;
 
@@ -26,12 +26,7 @@ fn make(lab: &Lab<'_>) -> Outcome {
         Vec::new()
     };
     let runs = lab.run(PLAN, &sets);
-    Outcome {
-        misses: Vec::new(),
-        claims: claims(&runs),
-        charts: vec![chart(&runs)],
-        notes: Vec::new(),
-    }
+    outcome(claims(&runs), chart(&runs))
 }
 
 /// Answered by the deadline ÷ offered. Those without control are measured by it all the same.

@@ -1,11 +1,9 @@
 //! Wisp's Figure 9: two tenants on one partition server, one of which grows.
 
-use tidegate_core::Span;
-
 use super::chart::{Axis, Chart, Line, Panel};
 use super::claim::{Claim, Unit};
 use super::lab::{Lab, Runs, Source};
-use super::wisp::{answered, flow, only, over_time};
+use super::wisp::{answered, by_second, flow, only, outcome, over_time};
 use super::{Figure, Outcome};
 use crate::report::Report;
 
@@ -20,13 +18,8 @@ const PLAN: Source =
     Source { name: "wisp-hotspot", text: include_str!("../../../../plans/wisp-hotspot.toml") };
 
 fn make(lab: &Lab<'_>) -> Outcome {
-    let runs = lab.run_series(PLAN, &[], Some(Span::from_millis(1000)));
-    Outcome {
-        misses: Vec::new(),
-        claims: claims(&runs),
-        charts: vec![chart(&runs)],
-        notes: Vec::new(),
-    }
+    let runs = by_second(lab, PLAN, &[]);
+    outcome(claims(&runs), chart(&runs))
 }
 
 /// Median over the seconds from `from` to `to` of A's median latency.

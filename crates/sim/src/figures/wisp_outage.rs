@@ -1,11 +1,9 @@
 //! The outage that Wisp tells of in its section 2.4: a slow database takes the threads that others need.
 
-use tidegate_core::Span;
-
 use super::chart::{Axis, Chart, Panel};
 use super::claim::{Claim, Unit};
 use super::lab::{Lab, Runs, Source};
-use super::wisp::{flow, only, over_time};
+use super::wisp::{by_second, flow, only, outcome, over_time};
 use super::{Figure, Outcome};
 
 pub(super) const FIGURE: Figure = Figure {
@@ -19,13 +17,8 @@ const PLAN: Source =
     Source { name: "wisp-outage", text: include_str!("../../../../plans/wisp-outage.toml") };
 
 fn make(lab: &Lab<'_>) -> Outcome {
-    let runs = lab.run_series(PLAN, &[], Some(Span::from_millis(1000)));
-    Outcome {
-        misses: Vec::new(),
-        claims: claims(&runs),
-        charts: vec![chart(&runs)],
-        notes: Vec::new(),
-    }
+    let runs = by_second(lab, PLAN, &[]);
+    outcome(claims(&runs), chart(&runs))
 }
 
 fn claims(runs: &Runs) -> Vec<Claim> {
