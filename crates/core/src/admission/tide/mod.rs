@@ -65,8 +65,8 @@ pub struct Tide {
     round: Option<Round>,
     /// Cost per nanosecond the service was seen to finish under pressure; zero while unknown.
     capacity: f64,
-    /// For how many times of that ranks were kept out while hardly anything waited.
-    idle: f64,
+    /// When who has not spoken counts as silent.
+    epoch_ends: Instant,
     /// Mean time between two messages of one caller: how old what a caller knows is.
     between: Span,
 }
@@ -77,8 +77,7 @@ struct Round {
     began: Instant,
     /// Requests that arrived.
     arrived: u32,
-    /// Requests and cost that finished.
-    finished: u32,
+    /// Cost that finished.
     served: u64,
     /// Sum of the delay over control periods, in nanoseconds, and how many there were.
     delays: u64,
@@ -98,12 +97,12 @@ const PERIODS_AT_ONCE: usize = 512;
 const OFFERED_GAIN: f64 = 0.1;
 /// …and the least share of it, where callers hear rarely: changes take effect all the same.
 const HEARD_LEAST: f64 = 0.2;
-/// Part of the pressure of overload below which hardly anything waits.
-const IDLE: f64 = 0.25;
-/// How often at most the step by which more is tried doubles: from 1 % to 64 %.
-const IDLE_MOST: f64 = 6.0;
+/// Most that a service is taken to have had time to spare for, in what it did.
+const SPARE_MOST: f64 = 8.0;
 /// Most that is let in beyond the capacity.
 const SURPLUS_MOST: f64 = 0.25;
+/// Callers that were told to let in less than this part of what is let in now are to hear of it.
+const TOLD: f64 = 0.75;
 /// Messages for the price of a request, when silent callers are told of a relaxed cursor: it is sent
 /// and received, not served.
 const MESSAGES_PER_REQUEST: f64 = 3.0;
@@ -128,7 +127,7 @@ impl Tide {
             period_ends: now + derived.period,
             round: None,
             capacity: 0.0,
-            idle: 0.0,
+            epoch_ends: now,
             between: Span::ZERO,
         }
     }
@@ -201,8 +200,9 @@ impl Tide {
         // A caller acts on what it heard `between` ago. To set cursors anew more often than callers
         // hear of it follows noise, and has those who heard refused by those who did not.
         let heard = self.heard(elapsed);
-        self.offered.close(elapsed, OFFERED_GAIN * heard.max(HEARD_LEAST));
-        self.measure_capacity(&round, elapsed, pressure);
+        let callers = self.windows.speakers();
+        self.offered.close(elapsed, callers, OFFERED_GAIN * heard.max(HEARD_LEAST));
+        let spare = self.measure_capacity(&round, elapsed, mean_delay);
         let before = self.last;
         if self.last == Cursor::OPEN && pressure < self.config.engage {
             (self.free, self.lump) = (Cursor::OPEN, false);
@@ -221,29 +221,40 @@ impl Tide {
             let (free, last) = (self.free, self.last);
             cx.events.push(due, || Event::Cursors { free, last });
         }
-        self.hold_and_tell(&round, elapsed);
+        self.hold_and_tell(&round, due, spare);
         if !self.offered.is_empty() || self.last < Cursor::OPEN {
             self.round = Some(Round::starting(due));
         }
     }
 
     /// What the service can do: what it did under pressure. Without pressure what it did is a lower
-    /// bound; while ranks are shed all the same, more is tried.
-    fn measure_capacity(&mut self, round: &Round, elapsed: Span, pressure: f64) {
+    /// bound; while ranks are shed all the same, more is tried. Returns the cost that it had time to
+    /// spare for.
+    fn measure_capacity(&mut self, round: &Round, elapsed: Span, mean_delay: f64) -> f64 {
         let served = round.served as f64 / elapsed.as_nanos().max(1) as f64;
-        let heard = self.heard(elapsed);
-        let idle = self.last < Cursor::OPEN && pressure < IDLE * self.config.engage;
-        self.idle = if idle { (self.idle + heard).min(IDLE_MOST) } else { 0.0 };
-        if pressure >= self.config.engage && self.capacity > 0.0 {
+        if mean_delay >= self.config.engage * self.derived.target.as_nanos() as f64
+            && self.capacity > 0.0
+        {
             self.capacity += CAPACITY_GAIN * (served - self.capacity);
-        } else if served > self.capacity {
+            return 0.0;
+        }
+        // One server that takes s per request and is idle for 1 − ρ of the time lets a request wait
+        // for s · ρ ÷ (1 − ρ) on average, so it could do s ÷ wait more than it did.
+        let each = self.offered.mean_cost() / self.capacity.max(served).max(1e-9);
+        let idle = each / mean_delay.max(1.0);
+        let spare = idle.min(SPARE_MOST) * served;
+        if served > self.capacity {
             self.capacity = served;
         } else if self.last < Cursor::OPEN && !self.lump {
             // Where credits decide, it is the pool that tries more. What was tried must have been
-            // heard of before more is tried, or it is far too much when it shows.
-            // …yet a service that stays idle all the while is far from its capacity.
-            self.capacity *= 1.0 + self.config.probe * heard * self.idle.exp2();
+            // heard of before more is tried, or it is far too much when it shows. Yet where hardly
+            // more than one request waits it is no chance that the queue is short.
+            let (heard, idle) = (self.heard(elapsed), idle.min(1.0));
+            let weight = (CAPACITY_GAIN * heard).max(idle.powi(4));
+            let more = weight * (served * (1.0 + idle) - self.capacity);
+            self.capacity += more.max(self.config.probe * heard * self.capacity);
         }
+        spare * elapsed.as_nanos() as f64
     }
 
     /// The share of callers that hear of us in `elapsed`, 0 to 1.
@@ -260,22 +271,31 @@ impl Tide {
     }
 
     /// Step 7: how long our word holds, and who must hear of a relaxed cursor.
-    fn hold_and_tell(&mut self, round: &Round, elapsed: Span) {
+    fn hold_and_tell(&mut self, round: &Round, due: Instant, spare: f64) {
         // A caller is heard of every `callers ÷ arrivals`.
-        let callers = self.windows.callers() as f64;
-        self.between = elapsed.scale(callers / f64::from(round.arrived.max(1)));
-        let bound = Cursor::first((f64::from(self.last.ranks()) * 0.9) as u32);
+        let callers = self.windows.speakers() as f64;
+        self.between = due.since(round.began).scale(callers / f64::from(round.arrived.max(1)));
+        if self.epoch_ends <= due {
+            self.windows.start_epoch();
+            self.epoch_ends = due + self.holds();
+        }
         // At the price of half of the time that the service has to spare.
-        let spare = self.capacity * elapsed.as_nanos() as f64 - round.served as f64;
+        let aim = self.capacity * (1.0 + self.surplus());
+        let bound = self.offered.cut(TOLD * aim, Lump::Within).min(self.last);
         let messages = 0.5 * MESSAGES_PER_REQUEST * spare / self.offered.mean_cost();
         let limit = 8 + messages as usize;
         self.windows.notify_stricter_than(bound, limit);
+    }
+
+    /// Our word should outlast a few of a caller's messages.
+    fn holds(&self) -> Span {
+        self.between.scale(self.config.holds).max(self.derived.round)
     }
 }
 
 impl Round {
     fn starting(now: Instant) -> Self {
-        Self { began: now, arrived: 0, finished: 0, served: 0, delays: 0, periods: 0 }
+        Self { began: now, arrived: 0, served: 0, delays: 0, periods: 0 }
     }
 }
 
@@ -290,27 +310,28 @@ impl Admission for Tide {
 
     fn on_arrival(&mut self, cx: &mut Cx<'_>, backlog: &Backlog, request: &Request) -> Verdict {
         let Context { caller, demand, rank, sheds, .. } = request.context;
-        self.offered.add(rank, 1);
-        if sheds.count > 0 {
-            self.offered.add(sheds.sample, sheds.count);
-        }
         self.round.get_or_insert(Round::starting(cx.now)).arrived += 1;
         // The delay, not the predicted wait alone: it rises while nothing is dequeued at all.
         let delay = backlog.delay(cx.now, DelaySignal::Drain);
         let wait = delay + cx.now.since(request.arrived);
         let allowed = self.allowed_wait(rank);
-        if wait <= allowed {
-            self.windows.on_request(cx.now, caller, demand);
-            return Verdict::Admit;
-        }
-        let (wait, limit) = (wait.as_nanos() as f64, allowed.as_nanos() as f64);
-        let rejection = Rejection::new(Reason::Wait, wait, limit, Advice::Elsewhere);
-        if self.last.admits(rank) {
-            self.windows.on_request(cx.now, caller, demand);
-            return Verdict::Displace(rejection);
-        }
-        // The response will tell its caller, and hear of it.
-        Verdict::Refuse(rejection)
+        let verdict = if wait <= allowed {
+            Verdict::Admit
+        } else {
+            let (wait, limit) = (wait.as_nanos() as f64, allowed.as_nanos() as f64);
+            let rejection = Rejection::new(Reason::Wait, wait, limit, Advice::Elsewhere);
+            match self.last.admits(rank) {
+                true => Verdict::Displace(rejection),
+                false => Verdict::Refuse(rejection),
+            }
+        };
+        let silence = match verdict {
+            Verdict::Refuse(_) => self.windows.on_refusal(cx.now, caller, demand),
+            _ => self.windows.on_request(cx.now, caller, demand),
+        };
+        self.offered.arrive(rank);
+        self.offered.report(sheds, silence.map(|span| span.min(self.holds())));
+        verdict
     }
 
     fn on_dequeue(
@@ -342,7 +363,6 @@ impl Admission for Tide {
             self.offered.settle(request.context.rank, cost);
             if let Some(round) = &mut self.round {
                 round.served = round.served.saturating_add(cost.0);
-                round.finished += 1;
             }
         }
     }
@@ -352,9 +372,9 @@ impl Admission for Tide {
     }
 
     fn on_report(&mut self, cx: &mut Cx<'_>, _backlog: &Backlog, context: &Context) {
-        self.windows.on_report(cx.now, context.caller, context.demand);
+        let silence = self.windows.on_report(cx.now, context.caller, context.demand);
+        self.offered.report(context.sheds, silence.map(|span| span.min(self.holds())));
         if context.sheds.count > 0 {
-            self.offered.add(context.sheds.sample, context.sheds.count);
             self.round.get_or_insert(Round::starting(cx.now));
         }
     }
@@ -404,8 +424,7 @@ impl Admission for Tide {
         out.window = self.windows.assign(cx.now, caller, &share, self.last);
         out.free = Some(self.free);
         out.last = Some(self.last);
-        // Our word should outlast a few of a caller's messages.
-        out.holds = self.between.scale(self.config.holds).max(self.derived.round);
+        out.holds = self.holds();
     }
 
     fn poll_notice(&mut self) -> Option<CallerId> {
