@@ -46,6 +46,10 @@ pub(crate) struct Windows {
     by_telling: List,
     strict: Links,
     notices: VecDeque<CallerId>,
+    /// The present epoch, and how many callers spoke in it, and in the one before but not in it.
+    epoch: u64,
+    speakers: usize,
+    speakers_before: usize,
 }
 
 /// One caller.
@@ -59,6 +63,9 @@ struct Holder {
     /// What it said it has shed itself; for whoever looks.
     sheds: u64,
     heard: Instant,
+    /// When it last spoke, and in which epoch.
+    spoke: Instant,
+    epoch: u64,
     /// When it was last looked at whether it has fallen silent.
     looked: Instant,
     /// Since when it has held credits without a break.
@@ -67,8 +74,8 @@ struct Holder {
     refused: bool,
     /// Which list of drained callers it is in, if any.
     drained: Option<Drained>,
-    /// The cursor it was last told, for policies that announce one.
-    told: Cursor,
+    /// The cursor it was last told, for policies that announce one; none before that.
+    told: Option<Cursor>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +117,9 @@ impl Windows {
             by_telling: List::EMPTY,
             strict: Links::default(),
             notices: VecDeque::new(),
+            epoch: 2,
+            speakers: 0,
+            speakers_before: 0,
         }
     }
 
@@ -119,6 +129,17 @@ impl Windows {
 
     pub(crate) fn callers(&self) -> usize {
         self.callers.len()
+    }
+
+    /// Callers that spoke in this epoch or the one before.
+    pub(crate) fn speakers(&self) -> usize {
+        self.speakers + self.speakers_before
+    }
+
+    /// Begins another epoch: who does not speak in it is no speaker any more.
+    pub(crate) fn start_epoch(&mut self) {
+        self.epoch += 1;
+        self.speakers_before = std::mem::take(&mut self.speakers);
     }
 
     pub(crate) fn has_drained(&self) -> bool {
@@ -136,18 +157,36 @@ impl Windows {
 
     // === facts ===
 
-    /// A request of `caller` is in; the first one registers it.
-    pub(crate) fn on_request(&mut self, now: Instant, caller: CallerId, demand: u32) {
-        self.on_message(now, caller, demand, 1);
+    /// A request of `caller` is in; the first one registers it. Tells for how long it was silent,
+    /// none if it was not known.
+    pub(crate) fn on_request(
+        &mut self,
+        now: Instant,
+        caller: CallerId,
+        demand: u32,
+    ) -> Option<Span> {
+        self.on_message(now, caller, demand, 1)
     }
 
     /// A request of `caller` was refused at once.
-    pub(crate) fn on_refusal(&mut self, now: Instant, caller: CallerId, demand: u32) {
-        self.on_message(now, caller, demand, 0);
+    pub(crate) fn on_refusal(
+        &mut self,
+        now: Instant,
+        caller: CallerId,
+        demand: u32,
+    ) -> Option<Span> {
+        self.on_message(now, caller, demand, 0)
     }
 
-    fn on_message(&mut self, now: Instant, caller: CallerId, demand: u32, entering: u32) {
-        let Some(key) = self.hear(now, caller) else { return };
+    fn on_message(
+        &mut self,
+        now: Instant,
+        caller: CallerId,
+        demand: u32,
+        entering: u32,
+    ) -> Option<Span> {
+        let key = self.hear(now, caller)?;
+        let silent = self.speaks(now, key);
         let holder = self.callers.get_mut(key).expect("heard callers are stored");
         holder.in_flight += entering;
         holder.refused |= entering == 0;
@@ -159,6 +198,7 @@ impl Windows {
         if window != holder.window {
             self.set_window(now, key, window);
         }
+        silent
     }
 
     /// A request of `caller` has ended, served or not.
@@ -176,17 +216,25 @@ impl Windows {
     }
 
     /// A message without a request: the caller tells its demand.
-    pub(crate) fn on_report(&mut self, now: Instant, caller: CallerId, demand: u32) {
-        let Some(key) = self.hear(now, caller) else { return };
+    pub(crate) fn on_report(
+        &mut self,
+        now: Instant,
+        caller: CallerId,
+        demand: u32,
+    ) -> Option<Span> {
+        let key = self.hear(now, caller)?;
+        let silent = self.speaks(now, key);
         let holder = self.callers.get_mut(key).expect("heard callers are stored");
         holder.demand = demand;
         let window = holder.window.min(holder.in_flight.saturating_add(demand));
         self.set_window(now, key, window);
         self.file_drained(key);
+        silent
     }
 
     pub(crate) fn on_gone(&mut self, now: Instant, caller: CallerId) {
         let Some(key) = self.places.remove(&caller) else { return };
+        self.falls_silent(key);
         self.set_window(now, key, 0);
         self.unfile_drained(key);
         self.look.remove(&mut self.by_look, key.index());
@@ -295,11 +343,17 @@ impl Windows {
 
     // === cursors told ===
 
+    /// The cursor that a caller was told last; none if it has not been told any.
+    pub(crate) fn told(&self, caller: CallerId) -> Option<Cursor> {
+        let key = self.places.get(&caller)?;
+        self.callers.get(*key).and_then(|holder| holder.told)
+    }
+
     /// Notes the cursor that a caller is being told.
     fn tell_cursor(&mut self, key: Key, cursor: Cursor) {
         let Some(holder) = self.callers.get_mut(key) else { return };
-        let told = std::mem::replace(&mut holder.told, cursor);
-        if told < Cursor::OPEN {
+        let told = holder.told.replace(cursor);
+        if told.is_some_and(|told| told < Cursor::OPEN) {
             self.strict.remove(&mut self.by_telling, key.index());
         }
         if cursor < Cursor::OPEN {
@@ -315,7 +369,9 @@ impl Windows {
             else {
                 return;
             };
-            let Some(holder) = self.callers.get(key).filter(|holder| holder.told < bound) else {
+            let Some(holder) =
+                self.callers.get(key).filter(|holder| holder.told.is_some_and(|told| told < bound))
+            else {
                 return;
             };
             self.strict.remove(&mut self.by_telling, key.index());
@@ -354,6 +410,9 @@ impl Windows {
         let sum: u64 = self.callers.iter().map(|(_, holder)| u64::from(holder.window)).sum();
         assert_eq!(sum, self.issued, "the sum of windows is what is issued");
         assert_eq!(self.places.len(), self.callers.len());
+        let speaks = |holder: &Holder| holder.epoch + 1 >= self.epoch;
+        let speakers = self.callers.iter().filter(|(_, holder)| speaks(holder)).count();
+        assert_eq!(speakers, self.speakers());
         for (key, holder) in self.callers.iter() {
             let drained = self.drained.contains(key.index());
             assert_eq!(drained, holder.drained.is_some());
@@ -392,15 +451,40 @@ impl Windows {
             demand: 0,
             sheds: 0,
             heard: now,
+            spoke: Instant::FAR,
+            epoch: 0,
             looked: now,
             holding_since: now,
             refused: false,
             drained: None,
-            told: Cursor::OPEN,
+            told: None,
         });
         self.places.insert(caller, key);
         self.look.push_back(&mut self.by_look, key.index());
         Some(key)
+    }
+
+    /// Notes that a caller speaks; returns for how long it was silent, none the first time.
+    fn speaks(&mut self, now: Instant, key: Key) -> Option<Span> {
+        let holder = self.callers.get_mut(key)?;
+        if holder.epoch != self.epoch {
+            if holder.epoch + 1 == self.epoch {
+                self.speakers_before -= 1;
+            }
+            holder.epoch = self.epoch;
+            self.speakers += 1;
+        }
+        let before = std::mem::replace(&mut holder.spoke, now);
+        (before < Instant::FAR).then(|| now.since(before))
+    }
+
+    /// Forgets that a caller spoke.
+    fn falls_silent(&mut self, key: Key) {
+        match self.callers.get(key).map(|holder| self.epoch - holder.epoch) {
+            Some(0) => self.speakers -= 1,
+            Some(1) => self.speakers_before -= 1,
+            _ => {}
+        }
     }
 
     fn set_window(&mut self, now: Instant, key: Key, window: u32) {
@@ -579,18 +663,19 @@ mod tests {
     proptest! {
         /// The sum of windows is what is issued after every step, also with callers that vanish.
         #[test]
-        fn credits_are_conserved(ops in prop::collection::vec((0..7u8, 1..6u64, 0..8u32, 0..40u32), 0..300)) {
+        fn credits_are_conserved(ops in prop::collection::vec((0..8u8, 1..6u64, 0..8u32, 0..40u32), 0..300)) {
             let mut windows = Windows::new();
             for (step, (op, caller, demand, total)) in ops.into_iter().enumerate() {
                 let (now, caller) = (Instant::from_nanos(step as u64), CallerId(caller));
                 let form = if total % 2 == 0 { PoolForm::Paper } else { PoolForm::Code };
                 match op {
-                    0 => windows.on_request(now, caller, demand),
-                    1 => windows.on_refusal(now, caller, demand),
+                    0 => drop(windows.on_request(now, caller, demand)),
+                    1 => drop(windows.on_refusal(now, caller, demand)),
                     2 => windows.on_end(caller, demand % 2 == 0),
                     3 => drop(windows.assign(now, caller, &share(total, form), Cursor::OPEN)),
                     4 => windows.grant_drained(now, total, 3, demand % 2 == 0),
-                    5 => windows.on_report(now, caller, demand),
+                    7 => windows.start_epoch(),
+                    5 => drop(windows.on_report(now, caller, demand)),
                     _ => windows.on_gone(now, caller),
                 }
                 windows.invariants();

@@ -288,7 +288,7 @@ impl Gate {
             self.limit = slots;
             self.events.push(now, || Event::Slots { slots });
         }
-        self.backlog.set_other_stages(self.driver_stages + self.slots.excess());
+        self.backlog.set_other_stages(self.driver_stages, self.slots.excess());
         self.events.push(now, || Event::Finish {
             rank: request.context.rank,
             workflow: request.context.workflow,
@@ -411,7 +411,7 @@ impl Gate {
     pub fn on_stage_delay(&mut self, now: Instant, delay: Span) {
         self.advance(now);
         self.driver_stages = delay;
-        self.backlog.set_other_stages(delay + self.slots.excess());
+        self.backlog.set_other_stages(delay, self.slots.excess());
     }
 
     /// How long a message to a caller and back takes, where the driver knows: part of an objective

@@ -60,8 +60,9 @@ pub struct Backlog {
     drain_starts: u32,
     /// `drain_time ÷ drained`, kept so that a decision needs no division. Zero when unknown.
     time_per_weight: f64,
-    /// Delay of other stages on the way to the handler, summed.
-    other_stages: Span,
+    /// Delay of the stages before this queue and behind it, summed.
+    before: Span,
+    behind: Span,
     ages: Option<Ages>,
 }
 
@@ -86,7 +87,8 @@ impl Backlog {
             drain_time: 0.0,
             drain_starts: 0,
             time_per_weight: 0.0,
-            other_stages: Span::ZERO,
+            before: Span::ZERO,
+            behind: Span::ZERO,
             ages: ages.then(Ages::default),
         }
     }
@@ -103,17 +105,27 @@ impl Backlog {
 
     /// The delay at `now`; zero when nothing waits anywhere.
     pub fn delay(&self, now: Instant, signal: DelaySignal) -> Span {
-        let here = match (signal, &self.ages) {
+        self.here(now, signal) + self.before + self.behind
+    }
+
+    /// How old a request that came at `arrived` and joins the queue now will be when its turn comes.
+    /// Its own time in the stages before the queue is part of that, the delay of those who are still
+    /// there is not.
+    pub fn age_at_start(&self, now: Instant, arrived: Instant) -> Span {
+        now.since(arrived) + self.here(now, DelaySignal::Drain) + self.behind
+    }
+
+    fn here(&self, now: Instant, signal: DelaySignal) -> Span {
+        match (signal, &self.ages) {
             _ if self.waiting == 0 => Span::ZERO,
             (DelaySignal::Oldest, Some(ages)) => ages.oldest(now),
             _ => self.predicted_wait().max(now.since(self.head_since)),
-        };
-        here + self.other_stages
+        }
     }
 
-    /// Reports the delay of the stages before this queue (kernel, parser), or behind it.
-    pub(crate) fn set_other_stages(&mut self, delay: Span) {
-        self.other_stages = delay;
+    /// Reports the delay of the stages before this queue (kernel, parser) and behind it.
+    pub(crate) fn set_other_stages(&mut self, before: Span, behind: Span) {
+        (self.before, self.behind) = (before, behind);
     }
 
     pub(crate) fn on_enqueue(
@@ -233,8 +245,18 @@ mod tests {
         let mut backlog = Backlog::new(false);
         backlog.on_enqueue(at(10), 0, at(10), Weight::ONE);
         assert_eq!(backlog.delay(at(60), DelaySignal::Drain), Span::from_micros(50));
-        backlog.set_other_stages(Span::from_micros(7));
-        assert_eq!(backlog.delay(at(60), DelaySignal::Drain), Span::from_micros(57));
+        backlog.set_other_stages(Span::from_micros(7), Span::from_micros(1));
+        assert_eq!(backlog.delay(at(60), DelaySignal::Drain), Span::from_micros(58));
+    }
+
+    /// What a request spent in the socket before it was read is its own age, and not waited for again.
+    #[test]
+    fn time_in_the_stages_before_is_counted_once() {
+        let mut backlog = Backlog::new(false);
+        backlog.on_enqueue(at(10), 0, at(3), Weight::ONE);
+        backlog.set_other_stages(Span::from_micros(20), Span::from_micros(4));
+        // It came 20 µs ago, the queue stands for 50, and 4 more are lost behind it.
+        assert_eq!(backlog.age_at_start(at(60), at(40)), Span::from_micros(74));
     }
 
     #[test]

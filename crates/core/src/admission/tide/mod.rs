@@ -27,6 +27,7 @@
 
 mod config;
 mod offered;
+mod sway;
 
 use super::{Admission, AdmissionConfig, Issued, Needs};
 use crate::context::{CallerId, Context};
@@ -43,6 +44,7 @@ use crate::verdict::{Advice, Outcome, Reason, Rejection, Verdict};
 use config::Derived;
 pub use config::TideConfig;
 use offered::{Lump, Offered};
+use sway::{Cursors, Sway};
 
 /// The default policy: a pool of credits follows the delay, and two cursors over ranks follow what
 /// is offered and what the service can do.
@@ -53,10 +55,8 @@ pub struct Tide {
     pool: Pool,
     windows: Windows,
     offered: Offered,
-    /// Ranks that need no credit.
-    free: Cursor,
-    /// Ranks let in at all. Open: there is no overload.
-    last: Cursor,
+    /// Ranks that need no credit, and ranks let in at all.
+    sway: Sway,
     /// Whether demand that cannot be cut is in the band between the two.
     lump: bool,
     /// When the present control period ends.
@@ -65,8 +65,8 @@ pub struct Tide {
     round: Option<Round>,
     /// Cost per nanosecond the service was seen to finish under pressure; zero while unknown.
     capacity: f64,
-    /// For how many times of that ranks were kept out while hardly anything waited.
-    idle: f64,
+    /// When who has not spoken counts as silent.
+    epoch_ends: Instant,
     /// Mean time between two messages of one caller: how old what a caller knows is.
     between: Span,
 }
@@ -77,8 +77,7 @@ struct Round {
     began: Instant,
     /// Requests that arrived.
     arrived: u32,
-    /// Requests and cost that finished.
-    finished: u32,
+    /// Cost that finished.
     served: u64,
     /// Sum of the delay over control periods, in nanoseconds, and how many there were.
     delays: u64,
@@ -98,12 +97,14 @@ const PERIODS_AT_ONCE: usize = 512;
 const OFFERED_GAIN: f64 = 0.1;
 /// …and the least share of it, where callers hear rarely: changes take effect all the same.
 const HEARD_LEAST: f64 = 0.2;
-/// Part of the pressure of overload below which hardly anything waits.
-const IDLE: f64 = 0.25;
-/// How often at most the step by which more is tried doubles: from 1 % to 64 %.
-const IDLE_MOST: f64 = 6.0;
+/// Most that a service is taken to have had time to spare for, in what it did.
+const SPARE_MOST: f64 = 8.0;
+/// Part of the wait beyond the last cursor for callers that were told otherwise: they gain nothing.
+const DEAF: f64 = 0.2;
 /// Most that is let in beyond the capacity.
 const SURPLUS_MOST: f64 = 0.25;
+/// Callers that were told to let in less than this part of what is let in now are to hear of it.
+const TOLD: f64 = 0.75;
 /// Messages for the price of a request, when silent callers are told of a relaxed cursor: it is sent
 /// and received, not served.
 const MESSAGES_PER_REQUEST: f64 = 3.0;
@@ -122,20 +123,19 @@ impl Tide {
             pool: Pool::new(&config.pool(derived.target)),
             windows: Windows::new(),
             offered: Offered::new(),
-            free: Cursor::OPEN,
-            last: Cursor::OPEN,
+            sway: Sway::OPEN,
             lump: false,
             period_ends: now + derived.period,
             round: None,
             capacity: 0.0,
-            idle: 0.0,
+            epoch_ends: now,
             between: Span::ZERO,
         }
     }
 
     /// Ranks that need no credit, and ranks let in at all.
     pub fn cursors(&self) -> (Cursor, Cursor) {
-        (self.free, self.last)
+        (self.sway.rest.free, self.sway.rest.last)
     }
 
     /// Credits there are, and credits given out.
@@ -143,9 +143,25 @@ impl Tide {
         (self.pool.total(), self.windows.issued())
     }
 
-    /// Step 5: the longest predicted wait at which `rank` is let in.
-    fn allowed_wait(&self, rank: Rank) -> Span {
-        if self.last.admits(rank) { self.derived.drop } else { self.derived.beyond }
+    /// Ranks let in at all.
+    fn last(&self) -> Cursor {
+        self.sway.rest.last
+    }
+
+    /// Step 5: the longest predicted wait at which a request is let in, and whether it may push out
+    /// others for it. Whoever does as it was told may; what it was told may be old, which is no fault
+    /// of its own. So may everybody with a rank that is always let in.
+    fn allowed_wait(&self, rank: Rank, caller: CallerId) -> (Span, bool) {
+        let Derived { drop, beyond, .. } = self.derived;
+        if self.sway.strict.last.admits(rank) {
+            return (drop, true);
+        }
+        let least = match self.windows.told(caller) {
+            Some(told) if told.admits(rank) => return (drop, true),
+            Some(_) => beyond.scale(DEAF),
+            None => beyond,
+        };
+        (self.sway.wait_for(rank, drop).max(least), false)
     }
 
     /// Concludes one control period that ended at `due`, or many alike. Returns how many.
@@ -201,49 +217,73 @@ impl Tide {
         // A caller acts on what it heard `between` ago. To set cursors anew more often than callers
         // hear of it follows noise, and has those who heard refused by those who did not.
         let heard = self.heard(elapsed);
-        self.offered.close(elapsed, OFFERED_GAIN * heard.max(HEARD_LEAST));
-        self.measure_capacity(&round, elapsed, pressure);
-        let before = self.last;
-        if self.last == Cursor::OPEN && pressure < self.config.engage {
-            (self.free, self.lump) = (Cursor::OPEN, false);
+        let callers = self.windows.speakers();
+        self.offered.close(elapsed, callers, OFFERED_GAIN * heard.max(HEARD_LEAST));
+        let spare = self.measure_capacity(&round, elapsed, mean_delay);
+        let before = self.last();
+        if before == Cursor::OPEN && pressure < self.config.engage {
+            (self.sway, self.lump) = (Sway::OPEN, false);
         } else {
-            let aim = self.capacity * (1.0 + self.surplus());
-            let free = aim * self.config.free;
-            self.last = self.offered.cut(aim, Lump::Within);
-            // What cannot be cut is left to credits: with all demand on one rank this is Breakwater.
-            self.free = match self.last {
-                Cursor::OPEN => Cursor::OPEN,
-                last => self.offered.cut(free, Lump::Without).min(last),
-            };
-            self.lump = self.free < self.offered.cut(free, Lump::Within).min(self.last);
+            self.cut(self.reach());
         }
-        if self.last != before {
-            let (free, last) = (self.free, self.last);
+        if self.last() != before {
+            let Cursors { free, last } = self.sway.rest;
             cx.events.push(due, || Event::Cursors { free, last });
         }
-        self.hold_and_tell(&round, elapsed);
-        if !self.offered.is_empty() || self.last < Cursor::OPEN {
+        self.hold_and_tell(&round, due, spare);
+        if !self.offered.is_empty() || self.last() < Cursor::OPEN {
             self.round = Some(Round::starting(due));
         }
     }
 
-    /// What the service can do: what it did under pressure. Without pressure what it did is a lower
-    /// bound; while ranks are shed all the same, more is tried.
-    fn measure_capacity(&mut self, round: &Round, elapsed: Span, pressure: f64) {
-        let served = round.served as f64 / elapsed.as_nanos().max(1) as f64;
-        let heard = self.heard(elapsed);
-        let idle = self.last < Cursor::OPEN && pressure < IDLE * self.config.engage;
-        self.idle = if idle { (self.idle + heard).min(IDLE_MOST) } else { 0.0 };
-        if pressure >= self.config.engage && self.capacity > 0.0 {
-            self.capacity += CAPACITY_GAIN * (served - self.capacity);
-        } else if served > self.capacity {
-            self.capacity = served;
-        } else if self.last < Cursor::OPEN && !self.lump {
-            // Where credits decide, it is the pool that tries more. What was tried must have been
-            // heard of before more is tried, or it is far too much when it shows.
-            // …yet a service that stays idle all the while is far from its capacity.
-            self.capacity *= 1.0 + self.config.probe * heard * self.idle.exp2();
+    /// Cuts what is offered at what the service can do, and at `reach` more and less.
+    fn cut(&mut self, reach: f64) {
+        let aim = self.capacity * (1.0 + self.surplus(reach));
+        // What cannot be cut is left to credits: with all demand on one rank this is Breakwater.
+        let free = |aim: f64, lump| self.offered.cut(aim * self.config.free, lump);
+        let cursors = |aim: f64, last: Cursor| match last {
+            Cursor::OPEN => Cursors::OPEN,
+            last => Cursors { free: free(aim, Lump::Without).min(last), last },
+        };
+        let rest = cursors(aim, self.offered.cut(aim, Lump::Within));
+        self.lump = rest.free < free(aim, Lump::Within).min(rest.last);
+        self.sway = Sway::still(rest);
+        if rest.last < Cursor::OPEN && !self.lump {
+            let (more, less) = (aim * (1.0 + reach), aim * (1.0 - reach));
+            let lax = cursors(more, self.offered.cut(more, Lump::Within).min(self.offered.end()));
+            let strict = cursors(less, self.offered.cut(less, Lump::Within));
+            self.sway = Sway::between(rest, lax, strict);
         }
+    }
+
+    /// What the service can do: what it did under pressure. Without pressure what it did is a lower
+    /// bound; while ranks are shed all the same, more is tried. Returns the cost that it had time to
+    /// spare for.
+    fn measure_capacity(&mut self, round: &Round, elapsed: Span, mean_delay: f64) -> f64 {
+        let served = round.served as f64 / elapsed.as_nanos().max(1) as f64;
+        if mean_delay >= self.config.engage * self.derived.target.as_nanos() as f64
+            && self.capacity > 0.0
+        {
+            self.capacity += CAPACITY_GAIN * (served - self.capacity);
+            return 0.0;
+        }
+        // One server that takes s per request and is idle for 1 − ρ of the time lets a request wait
+        // for s · ρ ÷ (1 − ρ) on average, so it could do s ÷ wait more than it did.
+        let each = self.offered.mean_cost() / self.capacity.max(served).max(1e-9);
+        let idle = each / mean_delay.max(1.0);
+        let spare = idle.min(SPARE_MOST) * served;
+        if served > self.capacity {
+            self.capacity = served;
+        } else if self.last() < Cursor::OPEN && !self.lump {
+            // Where credits decide, it is the pool that tries more. What was tried must have been
+            // heard of before more is tried, or it is far too much when it shows. Yet where hardly
+            // more than one request waits it is no chance that the queue is short.
+            let (heard, idle) = (self.heard(elapsed), idle.min(1.0));
+            let weight = (CAPACITY_GAIN * heard).max(idle.powi(4));
+            let more = weight * (served * (1.0 + idle) - self.capacity);
+            self.capacity += more.max(self.config.probe * heard * self.capacity);
+        }
+        spare * elapsed.as_nanos() as f64
     }
 
     /// The share of callers that hear of us in `elapsed`, 0 to 1.
@@ -251,31 +291,47 @@ impl Tide {
         elapsed.ratio(self.between).min(1.0)
     }
 
+    /// By which share what callers are told follows the queue.
+    fn reach(&self) -> f64 {
+        Sway::reach(self.derived.drop, self.between)
+    }
+
     /// How much more than the capacity is let in. What is offered just what it can serve wanders at
     /// random between empty and full, and of a queue with room for K requests it is empty for 1/K of
-    /// the time: that much more keeps a short queue busy, at the price of as many refusals.
-    fn surplus(&self) -> f64 {
+    /// the time: that much more keeps a short queue busy, at the price of as many refusals. The less
+    /// so, the better callers follow the queue.
+    fn surplus(&self, reach: f64) -> f64 {
         let room = self.capacity * self.derived.drop.as_nanos() as f64;
-        (self.offered.mean_cost() / room.max(1.0)).min(SURPLUS_MOST)
+        let share = (self.offered.mean_cost() / room.max(1.0)).min(SURPLUS_MOST);
+        share * (1.0 - Sway::strength(reach))
     }
 
     /// Step 7: how long our word holds, and who must hear of a relaxed cursor.
-    fn hold_and_tell(&mut self, round: &Round, elapsed: Span) {
+    fn hold_and_tell(&mut self, round: &Round, due: Instant, spare: f64) {
         // A caller is heard of every `callers ÷ arrivals`.
-        let callers = self.windows.callers() as f64;
-        self.between = elapsed.scale(callers / f64::from(round.arrived.max(1)));
-        let bound = Cursor::first((f64::from(self.last.ranks()) * 0.9) as u32);
+        let callers = self.windows.speakers() as f64;
+        self.between = due.since(round.began).scale(callers / f64::from(round.arrived.max(1)));
+        if self.epoch_ends <= due {
+            self.windows.start_epoch();
+            self.epoch_ends = due + self.holds();
+        }
         // At the price of half of the time that the service has to spare.
-        let spare = self.capacity * elapsed.as_nanos() as f64 - round.served as f64;
+        let least = TOLD * (1.0 - self.reach()) * self.capacity;
+        let bound = self.offered.cut(least, Lump::Within).min(self.last());
         let messages = 0.5 * MESSAGES_PER_REQUEST * spare / self.offered.mean_cost();
         let limit = 8 + messages as usize;
         self.windows.notify_stricter_than(bound, limit);
+    }
+
+    /// Our word should outlast a few of a caller's messages.
+    fn holds(&self) -> Span {
+        self.between.scale(self.config.holds).max(self.derived.round)
     }
 }
 
 impl Round {
     fn starting(now: Instant) -> Self {
-        Self { began: now, arrived: 0, finished: 0, served: 0, delays: 0, periods: 0 }
+        Self { began: now, arrived: 0, served: 0, delays: 0, periods: 0 }
     }
 }
 
@@ -290,28 +346,29 @@ impl Admission for Tide {
 
     fn on_arrival(&mut self, cx: &mut Cx<'_>, backlog: &Backlog, request: &Request) -> Verdict {
         let Context { caller, demand, rank, sheds, .. } = request.context;
-        self.offered.add(rank, 1);
+        self.round.get_or_insert(Round::starting(cx.now)).arrived += 1;
+        let wait = backlog.age_at_start(cx.now, request.arrived);
+        let (allowed, welcome) = self.allowed_wait(rank, caller);
+        let verdict = if wait <= allowed {
+            Verdict::Admit
+        } else {
+            let (wait, limit) = (wait.as_nanos() as f64, allowed.as_nanos() as f64);
+            let rejection = Rejection::new(Reason::Wait, wait, limit, Advice::Elsewhere);
+            match welcome {
+                true => Verdict::Displace(rejection),
+                false => Verdict::Refuse(rejection),
+            }
+        };
+        let silence = match verdict {
+            Verdict::Refuse(_) => self.windows.on_refusal(cx.now, caller, demand),
+            _ => self.windows.on_request(cx.now, caller, demand),
+        };
+        self.offered.arrive(rank);
+        self.offered.report(sheds, silence.map(|span| span.min(self.holds())));
         if sheds.count > 0 {
-            self.offered.add(sheds.sample, sheds.count);
             self.windows.on_sheds(caller, sheds.count);
         }
-        self.round.get_or_insert(Round::starting(cx.now)).arrived += 1;
-        // The delay, not the predicted wait alone: it rises while nothing is dequeued at all.
-        let delay = backlog.delay(cx.now, DelaySignal::Drain);
-        let wait = delay + cx.now.since(request.arrived);
-        let allowed = self.allowed_wait(rank);
-        if wait <= allowed {
-            self.windows.on_request(cx.now, caller, demand);
-            return Verdict::Admit;
-        }
-        let (wait, limit) = (wait.as_nanos() as f64, allowed.as_nanos() as f64);
-        let rejection = Rejection::new(Reason::Wait, wait, limit, Advice::Elsewhere);
-        if self.last.admits(rank) {
-            self.windows.on_request(cx.now, caller, demand);
-            return Verdict::Displace(rejection);
-        }
-        // The response will tell its caller, and hear of it.
-        Verdict::Refuse(rejection)
+        verdict
     }
 
     fn on_dequeue(
@@ -343,7 +400,6 @@ impl Admission for Tide {
             self.offered.settle(request.context.rank, cost);
             if let Some(round) = &mut self.round {
                 round.served = round.served.saturating_add(cost.0);
-                round.finished += 1;
             }
         }
     }
@@ -353,9 +409,9 @@ impl Admission for Tide {
     }
 
     fn on_report(&mut self, cx: &mut Cx<'_>, _backlog: &Backlog, context: &Context) {
-        self.windows.on_report(cx.now, context.caller, context.demand);
+        let silence = self.windows.on_report(cx.now, context.caller, context.demand);
+        self.offered.report(context.sheds, silence.map(|span| span.min(self.holds())));
         if context.sheds.count > 0 {
-            self.offered.add(context.sheds.sample, context.sheds.count);
             self.windows.on_sheds(context.caller, context.sheds.count);
             self.round.get_or_insert(Round::starting(cx.now));
         }
@@ -385,13 +441,13 @@ impl Admission for Tide {
     }
 
     fn next_wakeup(&self) -> Option<Instant> {
-        (self.windows.has_drained() || self.last < Cursor::OPEN).then_some(self.period_ends)
+        (self.windows.has_drained() || self.last() < Cursor::OPEN).then_some(self.period_ends)
     }
 
     fn feedback(
         &mut self,
         cx: &mut Cx<'_>,
-        _backlog: &Backlog,
+        backlog: &Backlog,
         caller: CallerId,
         out: &mut Feedback,
     ) {
@@ -403,11 +459,12 @@ impl Admission for Tide {
             overcommit: true,
             turn: None,
         };
-        out.window = self.windows.assign(cx.now, caller, &share, self.last);
-        out.free = Some(self.free);
-        out.last = Some(self.last);
-        // Our word should outlast a few of a caller's messages.
-        out.holds = self.between.scale(self.config.holds).max(self.derived.round);
+        let delay = backlog.delay(cx.now, DelaySignal::Drain);
+        let Cursors { free, last } = self.sway.told(delay, self.derived.drop);
+        out.window = self.windows.assign(cx.now, caller, &share, last);
+        out.free = Some(free);
+        out.last = Some(last);
+        out.holds = self.holds();
     }
 
     fn poll_notice(&mut self) -> Option<CallerId> {
@@ -446,7 +503,11 @@ impl Admission for Tide {
     fn invariants(&self) {
         self.pool.invariants();
         self.windows.invariants();
-        assert!(self.free <= self.last, "what needs no credit is let in");
+        let Sway { rest, lax, strict } = self.sway;
+        for cursors in [rest, lax, strict] {
+            assert!(cursors.free <= cursors.last, "what needs no credit is let in");
+        }
+        assert!(strict.last <= rest.last && rest.last <= lax.last);
         assert!(self.capacity >= 0.0 && self.capacity.is_finite());
     }
 

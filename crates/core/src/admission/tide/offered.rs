@@ -4,6 +4,7 @@
 //! level, learned from what finished there, so a few expensive important requests weigh what they
 //! weigh.
 
+use crate::context::Sheds;
 use crate::levels::{LEVEL_RANKS, LEVELS, level_of};
 use crate::meter::Cost;
 use crate::rank::{Cursor, Rank};
@@ -15,19 +16,24 @@ pub(super) struct Offered {
     levels: Box<[Level]>,
     /// Bit `b` of `words[w]` is set when level `64·w + b` has ever been seen and not yet faded.
     words: [u64; LEVELS / 64],
-    /// Requests counted in the present round.
-    counted: f32,
-    /// Sum of squares of what was counted at once: the variance of `counted`, since messages come
-    /// independently of each other and one may report many sheds.
+    /// Requests that arrived in the present round.
+    arrived: f32,
+    /// Sheds reported in it, for how much of their callers' time, and their variance: the sum of the
+    /// squares by which reports differed from the `pace` expected.
+    shed: f32,
+    told: f32,
     variance: f32,
+    /// Sheds per nanosecond of a caller, smoothed.
+    pace: f32,
     /// Mean cost over all levels, zero while unknown.
     mean_cost: f32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Level {
-    /// Requests in the present round.
-    count: f32,
+    /// Requests that arrived, and sheds reported, in the present round.
+    arrived: f32,
+    shed: f32,
     /// Smoothed requests per nanosecond.
     rate: f32,
     /// Mean cost of a request, zero while unknown.
@@ -41,6 +47,8 @@ struct Level {
 const SHIFT_GAIN: f32 = 0.5;
 /// …that is, by this many standard deviations. One round in ten thousand is that far off by chance.
 const SHIFT: f32 = 4.0;
+/// By how much at most the sheds that were told are scaled up or down to those of all callers.
+const MOST_SCALE: f32 = 8.0;
 /// Weight of a new sample in the mean cost of its level. The error of a cut is that of 32 levels or
 /// so; with exponential costs it is 0.8 % of the sum, with a weight of 1/32 it would be 2 %.
 const COST_GAIN: f32 = 1.0 / 256.0;
@@ -52,16 +60,40 @@ const SPREAD: f32 = (LEVEL_RANKS * LEVEL_RANKS) as f32 / 24.0;
 impl Offered {
     pub(super) fn new() -> Self {
         let levels = vec![Level::default(); LEVELS].into_boxed_slice();
-        Self { levels, words: [0; LEVELS / 64], counted: 0.0, variance: 0.0, mean_cost: 0.0 }
+        Self {
+            levels,
+            words: [0; LEVELS / 64],
+            arrived: 0.0,
+            shed: 0.0,
+            told: 0.0,
+            variance: 0.0,
+            pace: 0.0,
+            mean_cost: 0.0,
+        }
     }
 
-    /// `count` requests of `rank` were offered.
-    pub(super) fn add(&mut self, rank: Rank, count: u32) {
+    /// A request of `rank` arrived.
+    pub(super) fn arrive(&mut self, rank: Rank) {
         let level = level_of(rank);
-        self.levels[level].add(rank, count as f32);
+        self.levels[level].arrived += 1.0;
+        self.levels[level].place(rank);
         self.words[level / 64] |= 1 << (level % 64);
-        self.counted += count as f32;
-        self.variance += count as f32 * count as f32;
+        self.arrived += 1.0;
+    }
+
+    /// A caller tells what it shed in the time since it last spoke; none if nobody knows when.
+    pub(super) fn report(&mut self, sheds: Sheds, since: Option<Span>) {
+        let (count, told) = (sheds.count as f32, since.unwrap_or_default().as_nanos() as f32);
+        self.told += told;
+        let surprise = count - self.pace * told;
+        self.variance += surprise * surprise;
+        if sheds.count > 0 {
+            let level = level_of(sheds.sample);
+            self.levels[level].shed += count;
+            self.levels[level].place(sheds.sample);
+            self.words[level / 64] |= 1 << (level % 64);
+            self.shed += count;
+        }
     }
 
     /// A request of `rank` took `cost`.
@@ -74,7 +106,7 @@ impl Offered {
 
     /// Requests counted since the last round was closed.
     pub(super) fn counted(&self) -> f32 {
-        self.counted
+        self.arrived + self.shed
     }
 
     /// Mean cost of a request, over all ranks.
@@ -95,23 +127,38 @@ impl Offered {
     }
 
     /// Ends a round that lasted for `elapsed`; `calm` is its weight if it was like those before it.
-    pub(super) fn close(&mut self, elapsed: Span, calm: f64) {
+    ///
+    /// What arrived is known at once. What was shed is told when a caller speaks: a hundred callers
+    /// that were silent for long tell much at once, and before that nothing. So it is counted per
+    /// time told of, and taken to be the same for all `callers` that may be shedding.
+    pub(super) fn close(&mut self, elapsed: Span, callers: usize, calm: f64) {
         let nanos = elapsed.as_nanos().max(1) as f32;
+        let all = callers as f32 * nanos;
+        let scale = if self.told > 0.0 {
+            (all / self.told).clamp(1.0 / MOST_SCALE, MOST_SCALE)
+        } else {
+            1.0
+        };
         let expected = nanos * self.seen().map(|level| self.levels[level].rate).sum::<f32>();
-        let chance = self.variance.max(expected).max(1.0).sqrt();
-        let shifted = (self.counted - expected).abs() > SHIFT * chance;
+        let counted = self.arrived + scale * self.shed;
+        let variance = self.arrived + scale * scale * self.variance;
+        let chance = variance.max(expected).max(1.0).sqrt();
+        let shifted = (counted - expected).abs() > SHIFT * chance;
         let gain = if shifted { SHIFT_GAIN } else { calm as f32 };
         for level in self.seen() {
             let at = &mut self.levels[level];
-            at.rate += gain * (at.count / nanos - at.rate);
-            at.count = 0.0;
+            let count = std::mem::take(&mut at.arrived) + scale * std::mem::take(&mut at.shed);
+            at.rate += gain * (count / nanos - at.rate);
             // A level of which less than one request in a thousand rounds is left has faded.
             if at.rate * nanos < 1e-3 {
                 at.rate = 0.0;
                 self.words[level / 64] &= !(1 << (level % 64));
             }
         }
-        (self.counted, self.variance) = (0.0, 0.0);
+        if self.told > 0.0 {
+            self.pace += gain * (self.shed / self.told - self.pace);
+        }
+        (self.arrived, self.shed, self.told, self.variance) = (0.0, 0.0, 0.0, 0.0);
     }
 
     /// The levels seen and not yet faded, the most important first.
@@ -123,6 +170,12 @@ impl Offered {
                 .map(move |bits| word * 64 + bits.trailing_zeros() as usize)
         };
         self.words.into_iter().enumerate().flat_map(levels)
+    }
+
+    /// The end of the least important level that was seen.
+    pub(super) fn end(&self) -> Cursor {
+        let last = self.seen().last().unwrap_or(LEVELS - 1);
+        Cursor::first((last as u32 + 1) * LEVEL_RANKS)
     }
 
     /// The cursor whose ranks offer `rate` (cost per nanosecond); open if all ranks together offer
@@ -160,8 +213,7 @@ pub(super) enum Lump {
 }
 
 impl Level {
-    fn add(&mut self, rank: Rank, count: f32) {
-        self.count += count;
+    fn place(&mut self, rank: Rank) {
         let distance = (rank.key() % LEVEL_RANKS) as f32 - self.place;
         self.place += PLACE_GAIN * distance;
         self.spread += PLACE_GAIN * (distance * distance - self.spread);
@@ -181,10 +233,10 @@ mod tests {
         let mut offered = Offered::new();
         for _ in 0..200 {
             for business in 0..64 {
-                offered.add(Rank::new(business, 0), 1);
+                offered.arrive(Rank::new(business, 0));
                 offered.settle(Rank::new(business, 0), Cost(cost(business)));
             }
-            offered.close(Span::from_nanos(64), 0.1);
+            offered.close(Span::from_nanos(64), 1, 0.1);
         }
         offered
     }
@@ -213,11 +265,11 @@ mod tests {
     fn a_level_is_cut_only_if_demand_is_spread_over_it() {
         let (mut one, mut spread) = (Offered::new(), Offered::new());
         for user in 0..1_000u32 {
-            one.add(Rank::new(24, 700), 1);
-            spread.add(Rank::new(24, (user * 617 % 1_024) as u16), 1);
+            one.arrive(Rank::new(24, 700));
+            spread.arrive(Rank::new(24, (user * 617 % 1_024) as u16));
         }
         for offered in [&mut one, &mut spread] {
-            offered.close(Span::from_nanos(1), 0.1);
+            offered.close(Span::from_nanos(1), 1, 0.1);
         }
         assert!(one.cut(1e-9, Lump::Within).admits(Rank::new(24, 700)));
         assert!(!one.cut(1e-9, Lump::Without).admits(Rank::new(24, 700)));
@@ -225,11 +277,35 @@ mod tests {
         assert!((400..600).contains(&half.user()), "{half}");
     }
 
+    /// Callers that were silent for long tell of much at once; that is no more than they shed all the
+    /// time, and while they were silent it was no less.
+    #[test]
+    fn sheds_count_per_time_told_of() {
+        let mut offered = Offered::new();
+        let (round, rank) = (Span::from_nanos(1_000), Rank::new(24, 0));
+        let tell = |offered: &mut Offered, callers: u64, rounds: u32| {
+            let silence = Span::from_nanos(1_000 * u64::from(rounds));
+            for _ in 0..callers {
+                offered.report(Sheds { count: 2 * rounds, sample: rank }, Some(silence));
+            }
+            offered.close(round, 100, 0.1);
+        };
+        for _ in 0..100 {
+            tell(&mut offered, 100, 1);
+        }
+        let before = offered.total();
+        assert!((before - 0.2).abs() < 0.01, "100 callers shed 2 per microsecond each: {before}");
+        for (callers, rounds) in [(20, 1), (20, 1), (80, 3), (100, 1)] {
+            tell(&mut offered, callers, rounds);
+            assert!((offered.total() / before - 1.0).abs() < 0.01, "{}", offered.total());
+        }
+    }
+
     #[test]
     fn what_is_no_longer_offered_fades() {
         let mut offered = uniform(|_| 10);
         for _ in 0..100 {
-            offered.close(Span::from_nanos(64), 0.1);
+            offered.close(Span::from_nanos(64), 1, 0.1);
         }
         assert_eq!(offered.total(), 0.0);
         assert_eq!(offered.cut(0.0, Lump::Within), Cursor::OPEN);

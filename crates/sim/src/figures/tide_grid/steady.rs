@@ -103,7 +103,8 @@ fn others(lab: &Lab<'_>, grid: &Grid, common: &dyn Fn(&str, &[f64]) -> Vec<Strin
                     format!("service.time={time}"),
                     format!("{throttle}.start_low={:.4}", 0.4 * share),
                     format!("{throttle}.start_high={:.4}", 0.9 * share),
-                    format!("{throttle}.floor={:.4}", 0.002 * share),
+                    // The least that may be set is one in a thousand seconds.
+                    format!("{throttle}.floor={:.4}", (0.002 * share).max(0.001)),
                     format!("{throttle}.adj_i={:.4}", 0.05 * share),
                     format!("{throttle}.adj_d={down}"),
                     format!("{throttle}.timeout=5 slo"),
