@@ -43,7 +43,7 @@ impl Goals {
         let calm = "mixes: first quarter refused at 0.9×, or not answered at 1.2×";
         Self([
             Goal::at_least(first, Unit::Percent, 0.98).open(),
-            Goal::at_least(most, Unit::Percent, 0.98).open(),
+            Goal::at_least(most, Unit::Percent, 0.98),
             Goal::at_most(calm, Unit::Percent, 0.005).open(),
         ])
     }

@@ -128,10 +128,10 @@ fn place(run: &Report) -> String {
 }
 
 fn of_overload(runs: &Runs) -> Vec<Goal> {
-    let mut most = Goal::at_least("overload: goodput, of capacity", Unit::Percent, 0.98).open();
+    let mut most = Goal::at_least("overload: goodput, of capacity", Unit::Percent, 0.98);
     let mut tail = Goal::at_most("overload: p99, of the SLO", Unit::Times, 1.0);
     let what = "2×: first quarter of the ranks answered in time";
-    let mut first = Goal::at_least(what, Unit::Percent, 0.995).open();
+    let mut first = Goal::at_least(what, Unit::Percent, 0.995);
     for run in runs.of("tide") {
         most.point(place(run), goodput(run));
         tail.point(place(run), run.p99_us / slo_us(text(run, "service.time")));
@@ -154,9 +154,9 @@ fn of_others(runs: &Runs, others: &Runs) -> Vec<Goal> {
     let what = "overload: goodput ÷ best of breakwater, dagor, seda, codel";
     let mut best = Goal::at_least(what, Unit::Times, 0.995).open();
     let what = "overload: p99 ÷ the larger of breakwater's and 0.8 SLO";
-    let mut tail = Goal::at_most(what, Unit::Times, 1.0).open();
+    let mut tail = Goal::at_most(what, Unit::Times, 1.0);
     let what = "overload, ≤ 100 µs: dropped ÷ the larger of breakwater's and 1 %";
-    let mut drops = Goal::at_most(what, Unit::Times, 1.0).open();
+    let mut drops = Goal::at_most(what, Unit::Times, 1.0);
     for run in runs.of("tide") {
         let same = |other: &&Report| other.point == run.point;
         let rivals = others.0.iter().chain(runs.of("breakwater")).filter(same);
