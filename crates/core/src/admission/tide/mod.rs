@@ -27,6 +27,7 @@
 
 mod config;
 mod offered;
+mod surplus;
 mod sway;
 
 use super::{Admission, AdmissionConfig, Issued, Needs};
@@ -44,6 +45,7 @@ use crate::verdict::{Advice, Outcome, Reason, Rejection, Verdict};
 use config::Derived;
 pub use config::TideConfig;
 use offered::{Lump, Offered};
+use surplus::surplus;
 use sway::{Cursors, Sway};
 
 /// The default policy: a pool of credits follows the delay, and two cursors over ranks follow what
@@ -101,8 +103,6 @@ const HEARD_LEAST: f64 = 0.2;
 const SPARE_MOST: f64 = 8.0;
 /// Part of the wait beyond the last cursor for callers that were told otherwise: they gain nothing.
 const DEAF: f64 = 0.2;
-/// Most that is let in beyond the capacity.
-const SURPLUS_MOST: f64 = 0.25;
 /// Callers that were told to let in less than this part of what is let in now are to hear of it.
 const TOLD: f64 = 0.75;
 /// Messages for the price of a request, when silent callers are told of a relaxed cursor: it is sent
@@ -296,14 +296,10 @@ impl Tide {
         Sway::reach(self.derived.drop, self.between)
     }
 
-    /// How much more than the capacity is let in. What is offered just what it can serve wanders at
-    /// random between empty and full, and of a queue with room for K requests it is empty for 1/K of
-    /// the time: that much more keeps a short queue busy, at the price of as many refusals. The less
-    /// so, the better callers follow the queue.
+    /// How much more than the capacity is let in; the less, the better callers follow the queue.
     fn surplus(&self, reach: f64) -> f64 {
-        let room = self.capacity * self.derived.drop.as_nanos() as f64;
-        let share = (self.offered.mean_cost() / room.max(1.0)).min(SURPLUS_MOST);
-        share * (1.0 - Sway::strength(reach))
+        let room = self.capacity * self.derived.drop.as_nanos() as f64 / self.offered.mean_cost();
+        surplus(room, self.offered.variability()) * (1.0 - Sway::strength(reach))
     }
 
     /// Step 7: how long our word holds, and who must hear of a relaxed cursor.
