@@ -255,10 +255,12 @@ impl Gate {
             Some(State::Running) => self.free_slot(now, id),
             Some(State::Paused) => {}
         }
-        let Some(entry) = self.entries.remove(id) else { return };
+        let Some(mut entry) = self.entries.remove(id) else { return };
+        if entry.state == State::Running {
+            entry.request.attained += now.since(entry.started);
+        }
         let request = &entry.request;
-        let held = request.attained
-            + if entry.state == State::Running { now.since(entry.started) } else { Span::ZERO };
+        let held = request.attained;
         if outcome == Outcome::Serve {
             self.service.add(held.as_nanos() as f64);
             self.costs.settle(request.context.workflow, cost);
