@@ -282,6 +282,7 @@ impl Gate {
             beside: entry.beside,
             waiting: self.backlog.waiting(),
             shedding: std::mem::take(&mut self.shedding),
+            objective: self.admission.objective().unwrap_or_default(),
         };
         self.learn(now, &finish);
         self.slots.on_finish(now, finish);
