@@ -6,8 +6,8 @@
 //! 1. A broker's room for this topic is its idle cores' time divided by what the topic's own messages
 //!    cost, batches as recorded; not a benchmark of other messages.
 //! 2. For k from the fewest brokers whose rooms cover the topic, max-min quotas are made and publishers
-//!    dealt group by group; the recording is replayed through each broker's bucket and queue. Who is
-//!    predicted to be late gets less, and the others what it leaves. The
+//!    dealt group by group; the recording is replayed through each broker's bucket and queue. If
+//!    somebody is predicted to be late, parts are levelled by their tails and tried again. The
 //!    first k whose predicted tails are all within the objective, less a margin, is it. The recording
 //!    is longer than a measurement, and every stretch of it as long as one has to pass.
 //! 3. One measurement verifies it. If it fails, all predictions are taken to be wrong by as much as the
