@@ -6,8 +6,8 @@
 //! 1. A broker's room for this topic is its idle cores' time divided by what the topic's own messages
 //!    cost, batches as recorded; not a benchmark of other messages.
 //! 2. For k from the fewest brokers whose rooms cover the topic, max-min quotas are made and publishers
-//!    dealt group by group; the recording is replayed through each broker's bucket and queue. Who is
-//!    predicted to be late gets less, and the others what it leaves. The
+//!    dealt group by group; the recording is replayed through each broker's bucket and queue. If
+//!    somebody is predicted to be late, parts are levelled by their tails and tried again. The
 //!    first k whose predicted tails are all within the objective, less a margin, is it. The recording
 //!    is longer than a measurement, and every stretch of it as long as one has to pass.
 //! 3. One measurement verifies it. If it fails, all predictions are taken to be wrong by as much as the
@@ -25,10 +25,10 @@ use super::{Broker, Measured, PlaceError, Placement, Publisher, check};
 use crate::share::Share;
 use crate::time::Span;
 
-/// How often publishers are moved away from brokers that are predicted to be late.
+/// How many divisions are tried on the same brokers.
 const SHIFTS: usize = 8;
-/// What such a broker keeps of its part each time.
-const LESS: f64 = 0.8;
+/// How much more a broker is given at a time, at most.
+const MORE: f64 = 1.5;
 
 /// Plans a topic's placement from a recording of it.
 #[derive(Clone, Debug)]
@@ -235,32 +235,22 @@ impl Planner {
         tails.peek().is_some() && tails.all(|tail| *tail <= limit)
     }
 
-    /// A placement on these brokers, and what is to be expected of it. A broker that serves others has
-    /// idle time, but its queue is long before it has none: who is predicted to be late is given less, and the
-    /// others what it leaves, as long as they have room. Of all that were tried, the best.
+    /// A placement on these brokers, and what is to be expected of it: max-min parts, if nobody is late with them. Else
+    /// parts are levelled by their tails, since a broker that serves others is late long before it has no idle
+    /// time. Of all that were tried, the best.
     fn try_on(&self, chosen: &[usize]) -> (Placement, Vec<Option<Span>>) {
         let rate: f64 = self.topic.iter().map(|at| at.rate).sum();
-        let mut rooms = self.rooms.clone();
+        let mut parts = quotas(Division::MaxMin, &self.rooms, chosen, rate);
         let mut best: Option<(Span, Placement, Vec<Option<Span>>)> = None;
         for _ in 0..SHIFTS {
-            let parts = quotas(Division::MaxMin, &rooms, chosen, rate);
             let placement = self.deal(chosen, &parts);
             let predicted = self.predict(&placement);
             let worst = predicted.iter().flatten().copied().max().unwrap_or(Span::MAX);
-            let late: Vec<bool> =
-                predicted.iter().map(|tail| tail.is_some_and(|tail| tail > self.limit())).collect();
+            level(&mut parts, chosen.iter().map(|at| predicted[*at]), worst);
             if best.as_ref().is_none_or(|best| worst < best.0) {
                 best = Some((worst, placement, predicted));
             }
-            for (&broker, part) in chosen.iter().zip(parts).filter(|(at, _)| late[**at]) {
-                rooms[broker].capacity = part * LESS;
-            }
-            let left: f64 = chosen.iter().map(|at| rooms[*at].capacity).sum();
-            // Nobody is late, or all are, or there is nowhere to go.
-            if !chosen.iter().any(|at| late[*at])
-                || chosen.iter().all(|at| late[*at])
-                || left < rate
-            {
+            if worst <= self.limit() {
                 break;
             }
         }
@@ -306,6 +296,18 @@ impl Planner {
         }
         tails
     }
+}
+
+/// Gives more to brokers with short tails and so less to the others; all together stay the same. By the root of
+/// their ratio, because a tail follows its part and so would go too far otherwise.
+fn level(parts: &mut [f64], tails: impl Iterator<Item = Option<Span>>, worst: Span) {
+    let all: f64 = parts.iter().sum();
+    for (part, tail) in parts.iter_mut().zip(tails) {
+        let ratio = tail.map_or(1.0, |tail| worst.as_secs_f64() / tail.as_secs_f64().max(1e-9));
+        *part *= ratio.sqrt().min(MORE);
+    }
+    let now: f64 = parts.iter().sum();
+    parts.iter_mut().for_each(|part| *part *= all / now);
 }
 
 /// How a placement is planned.

@@ -36,6 +36,18 @@ impl Claim {
         Self::new(what, expected, unit, measured, (measured - low).min(high - measured))
     }
 
+    /// The mean of several measurements must be `bound` or less, as far as they can tell: it fails above by more than
+    /// two standard errors. For what chance decides one by one.
+    pub fn at_most_on_average(what: &str, unit: Unit, measured: &[f64], bound: f64) -> Self {
+        let count = measured.len() as f64;
+        let mean = measured.iter().sum::<f64>() / count;
+        let squares: f64 = measured.iter().map(|one| (one - mean).powi(2)).sum();
+        let error = (squares / (count - 1.0) / count).sqrt();
+        let expected = format!("≤ {} within 2 errors", unit.show(bound));
+        let claim = Self::new(what, expected, unit, mean, bound - (mean - 2.0 * error));
+        Self { measured: format!("{} ± {}", claim.measured, unit.show(error)), ..claim }
+    }
+
     fn new(what: &str, expected: String, unit: Unit, measured: f64, room: f64) -> Self {
         let (what, measured) = (what.to_owned(), unit.show(measured));
         let (holds, paper) = (room >= 0.0, String::new());
@@ -139,6 +151,21 @@ mod tests {
         assert_eq!(holds(0.51), [true, false, false]);
         assert_eq!(holds(0.39), [false, true, false]);
         assert_eq!(holds(f64::NAN), [false, false, false]);
+    }
+
+    #[test]
+    fn a_mean_fails_above_two_errors() {
+        // Mean 1.02; the bound is two errors below it, less a little and more a little.
+        let claim = |less: f64| {
+            let measured = [1.02 - less, 1.02 + 0.02f64 - less, 1.0 - less, 1.02 - less];
+            let error = (2.0 * 0.02f64.powi(2) / 3.0 / 4.0).sqrt();
+            let claim = Claim::at_most_on_average("", Unit::Times, &measured, 1.02 - 2.0 * error);
+            (claim.holds, claim.measured)
+        };
+        assert_eq!(claim(0.001), (true, "1.019× ± 0.008×".to_owned()));
+        assert!(!claim(-0.001).0);
+        let alone = Claim::at_most_on_average("", Unit::Times, &[0.5], 1.0);
+        assert!(!alone.holds, "one measurement has no error");
     }
 
     #[test]
