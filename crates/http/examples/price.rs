@@ -80,6 +80,7 @@ where
             .header("host", "localhost")
             .header("accept", "*/*")
             .header("user-agent", "price")
+            .header("authorization", "Bearer 6d1b1f2e9c")
             .header("overload-context", format!("r=(24 {}), c=\"00000000000000ff\"", number as u16))
             .body(Empty::new())
             .expect("a valid request");

@@ -112,7 +112,8 @@ where
                     this.state.set(state);
                 }
                 StateProj::Starting { slot, turn } => {
-                    ready!(turn.poll(cx));
+                    let now = this.layer.meter.now();
+                    ready!(turn.poll(now, cx));
                     let parent = slot.as_ref().map(Slot::parent);
                     let _entered = context::enter_for(this.asked.context, parent);
                     let (service, _) = this.inner.as_mut().expect("kept until the handler runs");
@@ -124,7 +125,7 @@ where
                     let (slot, inner) = (slot.take(), this.inner.take());
                     let (mut service, request) = inner.expect("looked at above");
                     // The call and the first poll, which for most is the only one, are measured as one.
-                    let answer = this.layer.meter.measure(this.metered, || {
+                    let answer = this.layer.meter.measure_from(now, this.metered, || {
                         let future = service.call(request);
                         this.state.set(State::Running { slot, future });
                         this.state.as_mut().poll_handler(cx)
@@ -165,10 +166,10 @@ impl<F: Future> State<F> {
     }
 }
 
-/// Lets the handler see how it is served.
+/// Lets the handler see that a cheaper answer will do.
 fn note_pressure<S, Q>(slot: &Slot, asked: &Asked, inner: &mut Option<(S, Request<Q>)>) {
-    if let Some((_, request)) = inner {
-        let pressure = Pressure { degraded: slot.degraded(), rank: asked.context.rank };
+    if let Some((_, request)) = inner.as_mut().filter(|_| slot.degraded()) {
+        let pressure = Pressure { degraded: true, rank: asked.context.rank };
         request.extensions_mut().insert(pressure);
     }
 }
@@ -198,10 +199,7 @@ fn pass<B: Body>(
     cost: Cost,
     mut response: Response<B>,
 ) -> Response<GateBody<B>> {
-    // What a service behind us told us is not for our callers.
-    for field in [wire::FEEDBACK, wire::LOAD, wire::LOAD_BIN] {
-        response.headers_mut().remove(field);
-    }
+    wire::forget_reports(response.headers_mut());
     let Some(mut slot) = slot else { return response.map(GateBody::passed) };
     tell(layer, asked, Said::Served(&mut slot), response.headers_mut());
     let tail = asked.grpc.then(|| Trailer::for_whom(layer, asked)).flatten();

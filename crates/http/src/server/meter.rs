@@ -16,9 +16,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
-use std::time::Instant;
 
-use tidegate_core::{Cost, Span};
+use tidegate_core::{Cost, Instant, Span};
+use tidegate_driver::{Clock, Monotonic};
 
 /// One request in so many is measured by the thread's clock.
 const ONE_IN: u64 = 64;
@@ -60,7 +60,7 @@ impl CpuClocks for SystemClocks {
     }
 
     fn now(&self) -> Instant {
-        Instant::now()
+        Monotonic::process().now()
     }
 }
 
@@ -83,7 +83,7 @@ impl CpuClocks for SystemClocks {
     }
 
     fn now(&self) -> Instant {
-        Instant::now()
+        Monotonic::process().now()
     }
 }
 
@@ -100,12 +100,13 @@ pub struct Meter {
     /// CPU per time in polls, and CPU of the process per CPU in polls: bits of `f64`.
     ratio: AtomicU64,
     scale: AtomicU64,
+    /// When the next comparison is due, in nanoseconds.
+    due: AtomicU64,
     last: Mutex<Comparison>,
 }
 
 #[derive(Debug)]
 struct Comparison {
-    at: Instant,
     process: Span,
     /// Time and CPU time of samples so far, in nanoseconds, the older the less.
     samples: (f64, f64),
@@ -116,12 +117,8 @@ struct Comparison {
 impl Meter {
     /// A meter with clocks of one's own.
     pub fn new(clocks: impl CpuClocks + 'static) -> Self {
-        let last = Comparison {
-            at: clocks.now(),
-            process: clocks.process(),
-            samples: (0.0, 0.0),
-            known: false,
-        };
+        let due = AtomicU64::new((clocks.now() + EVERY).as_nanos());
+        let last = Comparison { process: clocks.process(), samples: (0.0, 0.0), known: false };
         let one = || AtomicU64::new(1f64.to_bits());
         Self {
             clocks: Box::new(clocks),
@@ -130,6 +127,7 @@ impl Meter {
             unsampled: AtomicU64::new(0),
             ratio: one(),
             scale: one(),
+            due,
             last: Mutex::new(last),
         }
     }
@@ -147,14 +145,27 @@ impl Meter {
         Metered { cpu, ..Metered::NOTHING }
     }
 
+    /// The time, as its clocks tell it.
+    pub fn now(&self) -> Instant {
+        self.clocks.now()
+    }
+
     /// Runs a part of the request's work: one poll.
     pub fn measure<T>(&self, metered: &mut Metered, work: impl FnOnce() -> T) -> T {
+        self.measure_from(self.now(), metered, work)
+    }
+
+    /// The same for who has just read the clock.
+    pub fn measure_from<T>(
+        &self,
+        begun: Instant,
+        metered: &mut Metered,
+        work: impl FnOnce() -> T,
+    ) -> T {
         let cpu = metered.cpu.map(|_| self.clocks.thread());
-        let begun = self.clocks.now();
         let result = work();
-        let ended = self.clocks.now();
-        metered.time += ended.saturating_duration_since(begun).into();
-        metered.ended = Some(ended);
+        metered.ended = self.now();
+        metered.time += metered.ended.since(begun);
         if let (Some(before), Some(sum)) = (cpu, &mut metered.cpu) {
             *sum += self.clocks.thread().saturating_sub(before);
         }
@@ -174,7 +185,9 @@ impl Meter {
                 metered.time.scale(load(&self.ratio))
             }
         };
-        metered.ended.into_iter().for_each(|now| self.compare(now));
+        if metered.ended.as_nanos() >= self.due.load(Ordering::Relaxed) {
+            self.compare(metered.ended);
+        }
         Cost::from(cpu.scale(load(&self.scale)).max(Span::from_nanos(1)))
     }
 
@@ -183,15 +196,16 @@ impl Meter {
         (load(&self.ratio), load(&self.scale))
     }
 
-    /// Compares with the process's clock, if it is time and nobody else does.
+    /// It is time to compare with the process's clock, unless somebody else just has, or does.
     fn compare(&self, now: Instant) {
         let Ok(mut last) = self.last.try_lock() else { return };
-        if Span::from(now.saturating_duration_since(last.at)) < EVERY {
+        if now.as_nanos() < self.due.load(Ordering::Relaxed) {
             return;
         }
+        self.due.store((now + EVERY).as_nanos(), Ordering::Relaxed);
         let process = self.clocks.process();
         let used = process.saturating_sub(last.process);
-        (last.at, last.process) = (now, process);
+        last.process = process;
         let take = |sum: &AtomicU64| sum.swap(0, Ordering::Relaxed) as f64;
         let (time, cpu, others) =
             (take(&self.sampled.0), take(&self.sampled.1), take(&self.unsampled));
@@ -221,12 +235,12 @@ pub struct Metered {
     /// Of requests that are sampled.
     cpu: Option<Span>,
     /// When its last poll ended.
-    ended: Option<Instant>,
+    ended: Instant,
 }
 
 impl Metered {
     /// Of a request that does no work.
-    pub const NOTHING: Self = Self { time: Span::ZERO, cpu: None, ended: None };
+    pub const NOTHING: Self = Self { time: Span::ZERO, cpu: None, ended: Instant::ZERO };
 
     /// What its polls have taken so far.
     pub fn time(&self) -> Span {
@@ -245,7 +259,6 @@ fn store(bits: &AtomicU64, value: f64) {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
-    use std::time::Duration;
 
     use super::*;
 
@@ -255,13 +268,13 @@ mod tests {
 
     impl Fake {
         fn new() -> Self {
-            Self(Arc::new(Mutex::new((Instant::now(), Span::ZERO, Span::ZERO))))
+            Self(Arc::new(Mutex::new((Instant::ZERO, Span::ZERO, Span::ZERO))))
         }
 
         /// Lets time pass, some of it in this thread, some of it elsewhere in the process.
         fn pass(&self, micros: u64, thread: u64, elsewhere: u64) {
             let mut clocks = self.0.lock().unwrap();
-            clocks.0 += Duration::from_micros(micros);
+            clocks.0 += Span::from_micros(micros);
             clocks.1 += Span::from_micros(thread);
             clocks.2 += Span::from_micros(thread + elsewhere);
         }
@@ -284,7 +297,7 @@ mod tests {
     /// Requests whose handlers take `micros`, of which `cpu`, and `around` outside of polls.
     fn run(meter: &Meter, fake: &Fake, seconds: u64, kinds: &[(u64, u64, u64)]) -> f64 {
         let (mut costs, before) = (0, fake.process());
-        let end = fake.now() + Duration::from_secs(seconds);
+        let end = fake.now() + Span::from_secs(seconds);
         // A fixed disorder, so that no kind falls together with the sampled ones.
         let mut draw = 1u64;
         while fake.now() < end {

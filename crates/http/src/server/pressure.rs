@@ -2,8 +2,9 @@
 
 use http::Extensions;
 use tidegate_core::Rank;
+use tidegate_driver::context;
 
-/// How the gate let a request in; in the extensions of every request that was not exempt.
+/// How the gate let a request in.
 ///
 /// ```
 /// # use tidegate_http::server::Pressure;
@@ -26,9 +27,14 @@ pub struct Pressure {
 }
 
 impl Pressure {
-    /// That of a request; none in particular if the gate was not asked.
+    /// That of the request with these extensions. They have it only if a cheaper answer is asked for, since
+    /// the first extension of a request costs three allocations; else the rank is that of this task's
+    /// context.
     pub fn of(extensions: &Extensions) -> Self {
-        extensions.get().copied().unwrap_or_default()
+        extensions.get().copied().unwrap_or_else(|| {
+            let rank = context::current().map_or(Rank::default(), |context| context.rank);
+            Self { degraded: false, rank }
+        })
     }
 }
 

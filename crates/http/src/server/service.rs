@@ -41,7 +41,7 @@ where
         layer.sampler.start(&layer.gate);
         let now = layer.gate.now();
         let asked = layer.ask(now, &Head::of(&request));
-        if !asked.trusted {
+        if asked.claims {
             // A handler that passes headers on must not pass on a stranger's claim.
             request.headers_mut().remove(wire::CONTEXT);
         }
