@@ -187,6 +187,16 @@ impl Shared {
         })
     }
 
+    /// Inputs as of a moment ago, then one dispatch, for which the clock is read only if somebody waits.
+    pub(crate) fn step_as_of<R>(&self, then: Instant, inputs: impl FnOnce(&mut State) -> R) -> R {
+        self.with_lock(|state, wakers| {
+            let result = inputs(state);
+            let now = if state.gate.waiting() > 0 { self.clock.now() } else { then };
+            state.dispatch(now, wakers);
+            result
+        })
+    }
+
     /// One clock read, one lock; then, without the lock, wakes whoever was collected.
     pub(crate) fn locked<R>(&self, work: impl FnOnce(&mut State, Instant, &mut Wakers) -> R) -> R {
         let now = self.clock.now();

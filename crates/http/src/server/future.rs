@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use tidegate_core::{Cost, Outcome, Rejection};
+use tidegate_core::{Cost, Instant, Outcome, Rejection};
 use tidegate_driver::{Slot, Ticket, context};
 use tower_service::Service;
 
@@ -30,10 +30,8 @@ pin_project! {
         state: State<S::Future>,
         // The service and the request, until the handler runs.
         inner: Option<(S, Request<Q>)>,
-        layer: Arc<GateLayer>,
-        asked: Asked,
-        // What the service's polls have taken.
-        metered: Metered,
+        // Until it is answered.
+        case: Option<Case>,
     }
 }
 
@@ -43,12 +41,22 @@ pin_project! {
         Refused { rejection: Rejection },
         // In the gate's queue.
         Waiting { ticket: Ticket },
-        // May run, and lets others be read first. Without a slot if it is exempt.
-        Starting { slot: Option<Slot>, turn: Turn },
+        // May run, and lets others be read first.
+        Starting { turn: Turn },
         // The handler runs.
-        Running { slot: Option<Slot>, #[pin] future: F },
+        Running { #[pin] future: F },
         Over,
     }
+}
+
+/// What is known of a request, and what it holds.
+struct Case {
+    layer: Arc<GateLayer>,
+    asked: Asked,
+    /// While it runs, unless it is exempt.
+    slot: Option<Slot>,
+    /// What the service's polls have taken.
+    metered: Metered,
 }
 
 impl<S, Q> ResponseFuture<S, Q>
@@ -60,10 +68,14 @@ where
         asked: Asked,
         ticket: Ticket,
         service: S,
-        request: Request<Q>,
+        mut request: Request<Q>,
     ) -> Self {
-        let (state, metered) = (State::Waiting { ticket }, layer.meter.begin());
-        Self { state, inner: Some((service, request)), layer, asked, metered }
+        let mut case = Case { metered: layer.meter.begin(), layer, asked, slot: None };
+        let state = match ticket.slot_at_once() {
+            Ok(slot) => case.start(slot, &mut request),
+            Err(ticket) => State::Waiting { ticket },
+        };
+        Self { state, inner: Some((service, request)), case: Some(case) }
     }
 
     pub(super) fn exempt(
@@ -72,14 +84,14 @@ where
         service: S,
         request: Request<Q>,
     ) -> Self {
-        let state = State::Starting { slot: None, turn: Turn::Done };
-        let metered = layer.meter.begin();
-        Self { state, inner: Some((service, request)), layer, asked, metered }
+        let case = Case { metered: layer.meter.begin(), layer, asked, slot: None };
+        let state = State::Starting { turn: Turn::Done };
+        Self { state, inner: Some((service, request)), case: Some(case) }
     }
 
     pub(super) fn refused(layer: Arc<GateLayer>, asked: Asked, rejection: Rejection) -> Self {
-        let state = State::Refused { rejection };
-        Self { state, inner: None, layer, asked, metered: Metered::NOTHING }
+        let case = Case { layer, asked, slot: None, metered: Metered::NOTHING };
+        Self { state: State::Refused { rejection }, inner: None, case: Some(case) }
     }
 }
 
@@ -93,17 +105,18 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        loop {
+        let case = this.case.as_mut().expect(RESOLVED);
+        let answer = loop {
             match this.state.as_mut().project() {
                 StateProj::Refused { rejection } => {
-                    return Poll::Ready(Ok(refuse(this.layer, this.asked, rejection)));
+                    let refusal = case.refuse(rejection);
+                    *this.case = None;
+                    return Poll::Ready(Ok(refusal));
                 }
                 StateProj::Waiting { ticket } => {
+                    let (_, request) = this.inner.as_mut().expect(KEPT);
                     let state = match ready!(Pin::new(ticket).poll(cx)) {
-                        Ok(slot) => {
-                            note_pressure(&slot, this.asked, this.inner);
-                            State::Starting { slot: Some(slot), turn: Turn::default() }
-                        }
+                        Ok(slot) => case.start(slot, request),
                         Err(rejection) => {
                             this.inner.take().into_iter().for_each(|(_, it)| drain::forget(it));
                             State::Refused { rejection }
@@ -111,127 +124,126 @@ where
                     };
                     this.state.set(state);
                 }
-                StateProj::Starting { slot, turn } => {
-                    let now = this.layer.meter.now();
+                StateProj::Starting { turn } => {
+                    let now = case.layer.gate.now();
                     ready!(turn.poll(now, cx));
-                    let parent = slot.as_ref().map(Slot::parent);
-                    let _entered = context::enter_for(this.asked.context, parent);
-                    let (service, _) = this.inner.as_mut().expect("kept until the handler runs");
+                    let _entered = case.enter();
+                    let (service, _) = this.inner.as_mut().expect(KEPT);
                     if let Err(error) = ready!(service.poll_ready(cx)) {
-                        slot.take().into_iter().for_each(Slot::fail);
-                        this.state.set(State::Over);
+                        case.slot.take().into_iter().for_each(Slot::fail);
+                        *this.case = None;
                         return Poll::Ready(Err(error));
                     }
-                    let (slot, inner) = (slot.take(), this.inner.take());
-                    let (mut service, request) = inner.expect("looked at above");
+                    let (mut service, request) = this.inner.take().expect(KEPT);
                     // The call and the first poll, which for most is the only one, are measured as one.
-                    let answer = this.layer.meter.measure_from(now, this.metered, || {
-                        let future = service.call(request);
-                        this.state.set(State::Running { slot, future });
+                    let answer = case.measure_from(now, || {
+                        this.state.set(State::Running { future: service.call(request) });
                         this.state.as_mut().poll_handler(cx)
                     });
-                    let (mut slot, answer) = ready!(answer);
-                    slot.iter_mut().for_each(|slot| slot.step(this.metered.time()));
+                    let answer = ready!(answer);
                     this.state.set(State::Over);
-                    let cost = this.layer.meter.settle(this.metered);
-                    return Poll::Ready(end(this.layer, this.asked, slot, cost, answer));
+                    break answer;
                 }
-                StateProj::Running { slot, .. } => {
-                    let parent = slot.as_ref().map(Slot::parent);
-                    let _entered = context::enter_for(this.asked.context, parent);
-                    let state = this.state.as_mut();
-                    let answer = this.layer.meter.measure(this.metered, || state.poll_handler(cx));
-                    let (mut slot, answer) = ready!(answer);
-                    slot.iter_mut().for_each(|slot| slot.step(this.metered.time()));
+                StateProj::Running { .. } => {
+                    let _entered = case.enter();
+                    let (now, state) = (case.layer.gate.now(), this.state.as_mut());
+                    let answer = ready!(case.measure_from(now, || state.poll_handler(cx)));
                     this.state.set(State::Over);
-                    let cost = this.layer.meter.settle(this.metered);
-                    return Poll::Ready(end(this.layer, this.asked, slot, cost, answer));
+                    break answer;
                 }
-                StateProj::Over => panic!("a response future is not polled after it has resolved"),
+                StateProj::Over => panic!("{RESOLVED}"),
             }
-        }
+        };
+        let case = this.case.take().expect(RESOLVED);
+        Poll::Ready(case.end(answer))
     }
 }
 
+const RESOLVED: &str = "a response future is not polled after it has resolved";
+const KEPT: &str = "the request is kept until the handler runs";
+
 impl<F: Future> State<F> {
-    /// Polls the handler: its slot and what it says.
-    fn poll_handler(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<(Option<Slot>, F::Output)> {
+    fn poll_handler(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         match self.project() {
-            StateProj::Running { slot, future } => {
-                let answer = ready!(future.poll(cx));
-                Poll::Ready((slot.take(), answer))
-            }
+            StateProj::Running { future } => future.poll(cx),
             _ => panic!("only what runs is polled"),
         }
     }
 }
 
-/// Lets the handler see that a cheaper answer will do.
-fn note_pressure<S, Q>(slot: &Slot, asked: &Asked, inner: &mut Option<(S, Request<Q>)>) {
-    if let Some((_, request)) = inner.as_mut().filter(|_| slot.degraded()) {
-        let pressure = Pressure { degraded: true, rank: asked.context.rank };
-        request.extensions_mut().insert(pressure);
+impl Case {
+    /// It has a slot. Lets the handler see if a cheaper answer will do.
+    fn start<F, Q>(&mut self, slot: Slot, request: &mut Request<Q>) -> State<F> {
+        if slot.degraded() {
+            let pressure = Pressure { degraded: true, rank: self.asked.context.rank };
+            request.extensions_mut().insert(pressure);
+        }
+        self.slot = Some(slot);
+        State::Starting { turn: Turn::default() }
     }
-}
 
-/// The handler is done.
-fn end<B: Body, E>(
-    layer: &Arc<GateLayer>,
-    asked: &Asked,
-    slot: Option<Slot>,
-    cost: Cost,
-    answer: Result<Response<B>, E>,
-) -> Result<Response<GateBody<B>>, E> {
-    match answer {
-        Ok(response) => Ok(pass(layer, asked, slot, cost, response)),
-        Err(error) => {
-            slot.into_iter().for_each(|slot| slot.finish(Outcome::Fail, cost));
-            Err(error)
+    /// What runs meanwhile runs for this request.
+    fn enter(&self) -> context::Entered {
+        context::enter_for(self.asked.context, self.slot.as_ref().map(Slot::parent))
+    }
+
+    /// A part of its work, all by the gate's clock.
+    fn measure_from<T>(&mut self, now: Instant, work: impl FnOnce() -> T) -> T {
+        let Self { layer, metered, .. } = self;
+        layer.meter.measure_from(now, || layer.gate.now(), metered, work)
+    }
+
+    /// The handler is done.
+    fn end<B: Body, E>(
+        mut self,
+        answer: Result<Response<B>, E>,
+    ) -> Result<Response<GateBody<B>>, E> {
+        self.slot.iter_mut().for_each(|slot| slot.step(self.metered.time()));
+        let cost = self.layer.meter.settle(&self.metered);
+        match answer {
+            Ok(response) => Ok(self.pass(cost, response)),
+            Err(error) => {
+                self.slot.into_iter().for_each(|slot| slot.finish(Outcome::Fail, cost));
+                Err(error)
+            }
         }
     }
-}
 
-/// The handler's answer, with feedback for who understands it; the slot goes with the body.
-fn pass<B: Body>(
-    layer: &Arc<GateLayer>,
-    asked: &Asked,
-    slot: Option<Slot>,
-    cost: Cost,
-    mut response: Response<B>,
-) -> Response<GateBody<B>> {
-    wire::forget_reports(response.headers_mut());
-    let Some(mut slot) = slot else { return response.map(GateBody::passed) };
-    tell(layer, asked, Said::Served(&mut slot), response.headers_mut());
-    let tail = asked.grpc.then(|| Trailer::for_whom(layer, asked)).flatten();
-    // A handler may know better what an answer has cost, also in units of its own.
-    let cost = response.extensions().get::<Cost>().copied().unwrap_or(cost);
-    let held = Held { slot, cost, outcome: outcome_of(response.status()) };
-    response.map(|body| GateBody::served(body, held, &layer.streams, tail))
+    /// The handler's answer, with feedback for who understands it; the slot goes with the body.
+    fn pass<B: Body>(self, cost: Cost, mut response: Response<B>) -> Response<GateBody<B>> {
+        let Self { layer, asked, slot, metered } = self;
+        wire::forget_reports(response.headers_mut());
+        let Some(mut slot) = slot else { return response.map(GateBody::passed) };
+        tell(&layer, &asked, Said::Served(&mut slot), response.headers_mut());
+        let tail = asked.grpc.then(|| Trailer::for_whom(&layer, &asked)).flatten();
+        // A handler may know better what an answer has cost, also in units of its own.
+        let cost = response.extensions().get::<Cost>().copied().unwrap_or(cost);
+        let outcome = outcome_of(response.status());
+        let held = Held { slot, cost, outcome, answered: metered.ended() };
+        response.map(|body| GateBody::served(body, held, layer, tail))
+    }
+
+    /// A refusal is a response: the connection stays, and the caller reads why.
+    fn refuse<B: Body>(&self, rejection: &Rejection) -> Response<GateBody<B>> {
+        let Self { layer, asked, .. } = self;
+        let mut response = Response::new(());
+        let cursor = tell(layer, asked, Said::Refused(rejection), response.headers_mut());
+        let refusal = Refusal {
+            rejection,
+            rank: asked.trusted.then_some((asked.context.rank, cursor)),
+            grpc: asked.grpc,
+            jitter: layer.counts.jitter(),
+        };
+        let (status, headers, text) = refusal.response();
+        *response.status_mut() = status;
+        response.headers_mut().extend(headers);
+        response.map(|()| GateBody::refusal(text))
+    }
 }
 
 /// A server error says that the service failed; everything else is an answer.
 fn outcome_of(status: StatusCode) -> Outcome {
     if status.is_server_error() { Outcome::Fail } else { Outcome::Serve }
-}
-
-/// A refusal is a response: the connection stays, and the caller reads why.
-fn refuse<B: Body>(
-    layer: &GateLayer,
-    asked: &Asked,
-    rejection: &Rejection,
-) -> Response<GateBody<B>> {
-    let mut response = Response::new(());
-    let cursor = tell(layer, asked, Said::Refused(rejection), response.headers_mut());
-    let refusal = Refusal {
-        rejection,
-        rank: asked.trusted.then_some((asked.context.rank, cursor)),
-        grpc: asked.grpc,
-        jitter: layer.counts.jitter(),
-    };
-    let (status, headers, text) = refusal.response();
-    *response.status_mut() = status;
-    response.headers_mut().extend(headers);
-    response.map(|()| GateBody::refusal(text))
 }
 
 /// What feedback goes with.

@@ -22,6 +22,8 @@ use tidegate_driver::{Clock, Monotonic};
 
 /// One request in so many is measured by the thread's clock.
 const ONE_IN: u64 = 64;
+/// A request that takes as long looks whether a comparison is due; of others only those that are sampled do.
+const LONG: Span = Span::from_micros(100);
 /// Time between two comparisons with the process's clock.
 const EVERY: Span = Span::from_secs(1);
 /// Weight of the latest second in the scale. A change of load is followed within three.
@@ -100,13 +102,12 @@ pub struct Meter {
     /// CPU per time in polls, and CPU of the process per CPU in polls: bits of `f64`.
     ratio: AtomicU64,
     scale: AtomicU64,
-    /// When the next comparison is due, in nanoseconds.
-    due: AtomicU64,
     last: Mutex<Comparison>,
 }
 
 #[derive(Debug)]
 struct Comparison {
+    at: Instant,
     process: Span,
     /// Time and CPU time of samples so far, in nanoseconds, the older the less.
     samples: (f64, f64),
@@ -117,8 +118,12 @@ struct Comparison {
 impl Meter {
     /// A meter with clocks of one's own.
     pub fn new(clocks: impl CpuClocks + 'static) -> Self {
-        let due = AtomicU64::new((clocks.now() + EVERY).as_nanos());
-        let last = Comparison { process: clocks.process(), samples: (0.0, 0.0), known: false };
+        let last = Comparison {
+            at: clocks.now(),
+            process: clocks.process(),
+            samples: (0.0, 0.0),
+            known: false,
+        };
         let one = || AtomicU64::new(1f64.to_bits());
         Self {
             clocks: Box::new(clocks),
@@ -127,7 +132,6 @@ impl Meter {
             unsampled: AtomicU64::new(0),
             ratio: one(),
             scale: one(),
-            due,
             last: Mutex::new(last),
         }
     }
@@ -145,27 +149,23 @@ impl Meter {
         Metered { cpu, ..Metered::NOTHING }
     }
 
-    /// The time, as its clocks tell it.
-    pub fn now(&self) -> Instant {
-        self.clocks.now()
-    }
-
     /// Runs a part of the request's work: one poll.
     pub fn measure<T>(&self, metered: &mut Metered, work: impl FnOnce() -> T) -> T {
-        self.measure_from(self.now(), metered, work)
+        self.measure_from(self.clocks.now(), || self.clocks.now(), metered, work)
     }
 
-    /// The same for who has just read the clock.
+    /// The same for who reads the clock for other reasons too: now, and at the end.
     pub fn measure_from<T>(
         &self,
-        begun: Instant,
+        now: Instant,
+        clock: impl FnOnce() -> Instant,
         metered: &mut Metered,
         work: impl FnOnce() -> T,
     ) -> T {
         let cpu = metered.cpu.map(|_| self.clocks.thread());
         let result = work();
-        metered.ended = self.now();
-        metered.time += metered.ended.since(begun);
+        metered.ended = clock();
+        metered.time += metered.ended.since(now);
         if let (Some(before), Some(sum)) = (cpu, &mut metered.cpu) {
             *sum += self.clocks.thread().saturating_sub(before);
         }
@@ -185,8 +185,8 @@ impl Meter {
                 metered.time.scale(load(&self.ratio))
             }
         };
-        if metered.ended.as_nanos() >= self.due.load(Ordering::Relaxed) {
-            self.compare(metered.ended);
+        if metered.cpu.is_some() || metered.time >= LONG {
+            self.compare();
         }
         Cost::from(cpu.scale(load(&self.scale)).max(Span::from_nanos(1)))
     }
@@ -196,16 +196,15 @@ impl Meter {
         (load(&self.ratio), load(&self.scale))
     }
 
-    /// It is time to compare with the process's clock, unless somebody else just has, or does.
-    fn compare(&self, now: Instant) {
-        let Ok(mut last) = self.last.try_lock() else { return };
-        if now.as_nanos() < self.due.load(Ordering::Relaxed) {
+    /// Compares with the process's clock, if it is time and nobody else does.
+    fn compare(&self) {
+        let (now, Ok(mut last)) = (self.clocks.now(), self.last.try_lock()) else { return };
+        if now.since(last.at) < EVERY {
             return;
         }
-        self.due.store((now + EVERY).as_nanos(), Ordering::Relaxed);
         let process = self.clocks.process();
         let used = process.saturating_sub(last.process);
-        last.process = process;
+        (last.at, last.process) = (now, process);
         let take = |sum: &AtomicU64| sum.swap(0, Ordering::Relaxed) as f64;
         let (time, cpu, others) =
             (take(&self.sampled.0), take(&self.sampled.1), take(&self.unsampled));
@@ -245,6 +244,11 @@ impl Metered {
     /// What its polls have taken so far.
     pub fn time(&self) -> Span {
         self.time
+    }
+
+    /// When the last of them ended.
+    pub fn ended(&self) -> Instant {
+        self.ended
     }
 }
 
