@@ -27,9 +27,7 @@ pin_project! {
         S: Service<Request<Q>>,
     {
         #[pin]
-        state: State<S::Future>,
-        // The service and the request, until the handler runs.
-        inner: Option<(S, Request<Q>)>,
+        state: State<S, Q, S::Future>,
         // Until it is answered.
         case: Option<Case>,
     }
@@ -37,20 +35,26 @@ pin_project! {
 
 pin_project! {
     #[project = StateProj]
-    enum State<F> {
-        Refused { rejection: Rejection },
-        // In the gate's queue.
-        Waiting { ticket: Ticket },
-        // May run, and lets others be read first.
-        Starting { turn: Turn },
+    enum State<S, Q, F> {
+        // The service and the request, until the handler runs; none if it never will.
+        Before { wait: Wait, inner: Option<(S, Request<Q>)> },
         // The handler runs.
         Running { #[pin] future: F },
         Over,
     }
 }
 
+/// What a request waits for before its handler runs.
+pub(super) enum Wait {
+    Refused(Rejection),
+    /// In the gate's queue.
+    Slot(Ticket),
+    /// May run, and lets others be read first.
+    Turn(Turn),
+}
+
 /// What is known of a request, and what it holds.
-struct Case {
+pub(super) struct Case {
     layer: Arc<GateLayer>,
     asked: Asked,
     /// While it runs, unless it is exempt.
@@ -63,35 +67,9 @@ impl<S, Q> ResponseFuture<S, Q>
 where
     S: Service<Request<Q>>,
 {
-    pub(super) fn admitted(
-        layer: Arc<GateLayer>,
-        asked: Asked,
-        ticket: Ticket,
-        service: S,
-        mut request: Request<Q>,
-    ) -> Self {
-        let mut case = Case { metered: layer.meter.begin(), layer, asked, slot: None };
-        let state = match ticket.slot_at_once() {
-            Ok(slot) => case.start(slot, &mut request),
-            Err(ticket) => State::Waiting { ticket },
-        };
-        Self { state, inner: Some((service, request)), case: Some(case) }
-    }
-
-    pub(super) fn exempt(
-        layer: Arc<GateLayer>,
-        asked: Asked,
-        service: S,
-        request: Request<Q>,
-    ) -> Self {
-        let case = Case { metered: layer.meter.begin(), layer, asked, slot: None };
-        let state = State::Starting { turn: Turn::Done };
-        Self { state, inner: Some((service, request)), case: Some(case) }
-    }
-
-    pub(super) fn refused(layer: Arc<GateLayer>, asked: Asked, rejection: Rejection) -> Self {
-        let case = Case { layer, asked, slot: None, metered: Metered::NOTHING };
-        Self { state: State::Refused { rejection }, inner: None, case: Some(case) }
+    #[inline]
+    pub(super) fn new(case: Case, wait: Wait, inner: Option<(S, Request<Q>)>) -> Self {
+        Self { state: State::Before { wait, inner }, case: Some(case) }
     }
 }
 
@@ -104,93 +82,112 @@ where
     type Output = Result<Response<GateBody<B>>, S::Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        const RESOLVED: &str = "a response future is not polled after it has resolved";
+        const KEPT: &str = "service and request are kept until the handler runs";
         let mut this = self.project();
         let case = this.case.as_mut().expect(RESOLVED);
-        let answer = loop {
-            match this.state.as_mut().project() {
-                StateProj::Refused { rejection } => {
-                    let refusal = case.refuse(rejection);
+        let now = match this.state.as_mut().project() {
+            StateProj::Before { wait, inner } => match ready!(case.wait(wait, inner, cx)) {
+                Ok(now) => now,
+                Err(rejection) => {
+                    let refusal = case.refuse(&rejection);
                     *this.case = None;
                     return Poll::Ready(Ok(refusal));
                 }
-                StateProj::Waiting { ticket } => {
-                    let (_, request) = this.inner.as_mut().expect(KEPT);
-                    let state = match ready!(Pin::new(ticket).poll(cx)) {
-                        Ok(slot) => case.start(slot, request),
-                        Err(rejection) => {
-                            this.inner.take().into_iter().for_each(|(_, it)| drain::forget(it));
-                            State::Refused { rejection }
-                        }
-                    };
-                    this.state.set(state);
-                }
-                StateProj::Starting { turn } => {
-                    let now = case.layer.gate.now();
-                    ready!(turn.poll(now, cx));
-                    let _entered = case.enter();
-                    let (service, _) = this.inner.as_mut().expect(KEPT);
-                    if let Err(error) = ready!(service.poll_ready(cx)) {
-                        case.slot.take().into_iter().for_each(Slot::fail);
-                        *this.case = None;
-                        return Poll::Ready(Err(error));
-                    }
-                    let (mut service, request) = this.inner.take().expect(KEPT);
-                    // The call and the first poll, which for most is the only one, are measured as one.
-                    let answer = case.measure_from(now, || {
-                        this.state.set(State::Running { future: service.call(request) });
-                        this.state.as_mut().poll_handler(cx)
-                    });
-                    let answer = ready!(answer);
-                    this.state.set(State::Over);
-                    break answer;
-                }
-                StateProj::Running { .. } => {
-                    let _entered = case.enter();
-                    let (now, state) = (case.layer.gate.now(), this.state.as_mut());
-                    let answer = ready!(case.measure_from(now, || state.poll_handler(cx)));
-                    this.state.set(State::Over);
-                    break answer;
-                }
-                StateProj::Over => panic!("{RESOLVED}"),
-            }
+            },
+            StateProj::Running { .. } | StateProj::Over => case.layer.gate.now(),
         };
-        let case = this.case.take().expect(RESOLVED);
-        Poll::Ready(case.end(answer))
-    }
-}
-
-const RESOLVED: &str = "a response future is not polled after it has resolved";
-const KEPT: &str = "the request is kept until the handler runs";
-
-impl<F: Future> State<F> {
-    fn poll_handler(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        match self.project() {
-            StateProj::Running { future } => future.poll(cx),
-            _ => panic!("only what runs is polled"),
+        let _entered = case.enter();
+        let begun;
+        if let StateProj::Before { inner, .. } = this.state.as_mut().project() {
+            let (service, _) = inner.as_mut().expect(KEPT);
+            if let Err(error) = ready!(service.poll_ready(cx)) {
+                case.slot.take().into_iter().for_each(Slot::fail);
+                *this.case = None;
+                return Poll::Ready(Err(error));
+            }
+            let (mut service, request) = inner.take().expect(KEPT);
+            // The call and the first poll, which for most is the only one, are measured as one.
+            begun = case.layer.meter.begin_poll(now, &case.metered);
+            this.state.set(State::Running { future: service.call(request) });
+        } else {
+            begun = case.layer.meter.begin_poll(now, &case.metered);
         }
+        let StateProj::Running { future } = this.state.as_mut().project() else {
+            panic!("{RESOLVED}");
+        };
+        let answer = future.poll(cx);
+        case.layer.meter.end_poll(begun, case.layer.gate.now(), &mut case.metered);
+        let answer = ready!(answer);
+        this.state.set(State::Over);
+        Poll::Ready(this.case.take().expect(RESOLVED).end(answer))
     }
 }
 
 impl Case {
+    pub(super) fn new(layer: Arc<GateLayer>, asked: Asked) -> Self {
+        Self { layer, asked, slot: None, metered: Metered::NOTHING }
+    }
+
+    /// It will run some day. What to wait for if it must not wait in the gate.
+    pub(super) fn exempt(&mut self) -> Wait {
+        self.metered = self.layer.meter.begin();
+        Wait::Turn(Turn::Done)
+    }
+
+    /// The same after the gate has let it in.
+    pub(super) fn admit<Q>(&mut self, ticket: Ticket, request: &mut Request<Q>) -> Wait {
+        self.metered = self.layer.meter.begin();
+        match ticket.slot_at_once() {
+            Ok(slot) => self.start(slot, request),
+            Err(ticket) => Wait::Slot(ticket),
+        }
+    }
+
     /// It has a slot. Lets the handler see if a cheaper answer will do.
-    fn start<F, Q>(&mut self, slot: Slot, request: &mut Request<Q>) -> State<F> {
+    fn start<Q>(&mut self, slot: Slot, request: &mut Request<Q>) -> Wait {
         if slot.degraded() {
             let pressure = Pressure { degraded: true, rank: self.asked.context.rank };
             request.extensions_mut().insert(pressure);
         }
         self.slot = Some(slot);
-        State::Starting { turn: Turn::default() }
+        Wait::Turn(Turn::default())
+    }
+
+    /// Ready when the handler may run, with the time, or when it never will.
+    fn wait<S, Q>(
+        &mut self,
+        wait: &mut Wait,
+        inner: &mut Option<(S, Request<Q>)>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Instant, Rejection>>
+    where
+        Q: Body + Send + 'static,
+    {
+        if let Wait::Slot(ticket) = wait {
+            *wait = match (ready!(Pin::new(ticket).poll(cx)), &mut *inner) {
+                (Ok(slot), Some((_, request))) => self.start(slot, request),
+                (Ok(slot), None) => panic!("{slot:?} is for a request that is gone"),
+                (Err(rejection), _) => {
+                    inner.take().into_iter().for_each(|(_, request)| drain::forget(request));
+                    Wait::Refused(rejection)
+                }
+            };
+        }
+        match wait {
+            Wait::Refused(rejection) => Poll::Ready(Err(*rejection)),
+            Wait::Slot(_) => Poll::Pending,
+            Wait::Turn(turn) => {
+                let now = self.layer.gate.now();
+                ready!(turn.poll(now, cx));
+                Poll::Ready(Ok(now))
+            }
+        }
     }
 
     /// What runs meanwhile runs for this request.
     fn enter(&self) -> context::Entered {
         context::enter_for(self.asked.context, self.slot.as_ref().map(Slot::parent))
-    }
-
-    /// A part of its work, all by the gate's clock.
-    fn measure_from<T>(&mut self, now: Instant, work: impl FnOnce() -> T) -> T {
-        let Self { layer, metered, .. } = self;
-        layer.meter.measure_from(now, || layer.gate.now(), metered, work)
     }
 
     /// The handler is done.

@@ -151,25 +151,24 @@ impl Meter {
 
     /// Runs a part of the request's work: one poll.
     pub fn measure<T>(&self, metered: &mut Metered, work: impl FnOnce() -> T) -> T {
-        self.measure_from(self.clocks.now(), || self.clocks.now(), metered, work)
+        let begun = self.begin_poll(self.clocks.now(), metered);
+        let result = work();
+        self.end_poll(begun, self.clocks.now(), metered);
+        result
     }
 
-    /// The same for who reads the clock for other reasons too: now, and at the end.
-    pub fn measure_from<T>(
-        &self,
-        now: Instant,
-        clock: impl FnOnce() -> Instant,
-        metered: &mut Metered,
-        work: impl FnOnce() -> T,
-    ) -> T {
-        let cpu = metered.cpu.map(|_| self.clocks.thread());
-        let result = work();
-        metered.ended = clock();
-        metered.time += metered.ended.since(now);
-        if let (Some(before), Some(sum)) = (cpu, &mut metered.cpu) {
+    /// A poll of a request begins at `now`, by whichever clock its reader needs for other reasons too.
+    pub fn begin_poll(&self, now: Instant, metered: &Metered) -> BegunPoll {
+        BegunPoll { at: now, cpu: metered.cpu.map(|_| self.clocks.thread()) }
+    }
+
+    /// It ends at `now`, by the same clock and on the same thread.
+    pub fn end_poll(&self, begun: BegunPoll, now: Instant, metered: &mut Metered) {
+        metered.ended = now;
+        metered.time += now.since(begun.at);
+        if let (Some(before), Some(sum)) = (begun.cpu, &mut metered.cpu) {
             *sum += self.clocks.thread().saturating_sub(before);
         }
-        result
     }
 
     /// What the request has cost. Ask once, when it has ended.
@@ -225,6 +224,13 @@ impl Meter {
         }
         store(&self.ratio, ratio);
     }
+}
+
+/// When a poll has begun, and at which CPU time of its thread if that is sampled.
+#[derive(Clone, Copy, Debug)]
+pub struct BegunPoll {
+    at: Instant,
+    cpu: Option<Span>,
 }
 
 /// What was measured of one request.
