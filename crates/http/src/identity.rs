@@ -24,17 +24,12 @@ pub fn with_user<R>(
     peer: Option<IpAddr>,
     use_it: impl FnOnce(Option<&[u8]>) -> R,
 ) -> R {
-    match credentials(headers, verified) {
+    let verified = verified.and_then(|name| headers.get(name));
+    let told = verified.or_else(|| headers.get(header::AUTHORIZATION));
+    match told.map(HeaderValue::as_bytes).or_else(|| session(headers)) {
         Some(user) => use_it(Some(user)),
         None => with_peer(peer, use_it),
     }
-}
-
-/// What `headers` say of the user: the same without the address.
-pub fn credentials<'a>(headers: &'a HeaderMap, verified: Option<&HeaderName>) -> Option<&'a [u8]> {
-    let verified = verified.and_then(|name| headers.get(name));
-    let told = verified.or_else(|| headers.get(header::AUTHORIZATION));
-    told.map(HeaderValue::as_bytes).or_else(|| session(headers))
 }
 
 /// Calls `use_it` with what counts of an address.
@@ -46,7 +41,8 @@ pub(crate) fn with_peer<R>(peer: Option<IpAddr>, use_it: impl FnOnce(Option<&[u8
     }
 }
 
-fn session(headers: &HeaderMap) -> Option<&[u8]> {
+/// The first session cookie.
+pub(crate) fn session(headers: &HeaderMap) -> Option<&[u8]> {
     let cookies = headers.get_all(header::COOKIE).iter();
     cookies
         .flat_map(|cookies| cookies.as_bytes().split(|byte| *byte == b';').map(<[u8]>::trim_ascii))

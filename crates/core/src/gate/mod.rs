@@ -255,7 +255,7 @@ impl Gate {
             Some(State::Running) => self.free_slot(now, id),
             Some(State::Paused) => {}
         }
-        let Some(entry) = self.entries.remove(id) else { return };
+        let Some(entry) = self.entries.get(id) else { return };
         let request = &entry.request;
         let held = request.attained
             + if entry.state == State::Running { now.since(entry.started) } else { Span::ZERO };
@@ -281,6 +281,9 @@ impl Gate {
             waiting: self.backlog.waiting(),
             shedding: std::mem::take(&mut self.shedding),
         };
+        let Context { rank, workflow, .. } = request.context;
+        let latency = now.since(request.arrived);
+        self.entries.remove(id);
         self.learn(now, &finish);
         self.slots.on_finish(now, finish);
         let slots = self.slots.limit();
@@ -289,12 +292,7 @@ impl Gate {
             self.events.push(now, || Event::Slots { slots });
         }
         self.backlog.set_other_stages(self.driver_stages, self.slots.excess());
-        self.events.push(now, || Event::Finish {
-            rank: request.context.rank,
-            workflow: request.context.workflow,
-            outcome,
-            latency: now.since(request.arrived),
-        });
+        self.events.push(now, || Event::Finish { rank, workflow, outcome, latency });
     }
 
     /// The caller has given up: slot, credit and place in the queue are free at once.

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use http::{Extensions, HeaderMap, Method, Request, Uri};
+use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Uri};
 use tidegate_core::{Context, Instant, Rank};
 
 use super::layer::GateLayer;
@@ -125,10 +125,8 @@ impl GateLayer {
         let trusted = self.trust.trusts(head);
         let carried = Carried::of(head.headers);
         let told = if trusted && carried.context { self.told(now, head.headers) } else { None };
-        let mut context = told.unwrap_or_else(|| {
-            let rank = self.assign(head, carried.identity || self.user_header.is_some());
-            Context { rank, ..Context::default() }
-        });
+        let mut context = told
+            .unwrap_or_else(|| Context { rank: self.assign(head, &carried), ..Context::default() });
         if trusted && carried.attempt {
             let attempt = wire::attempt_of(head.headers).unwrap_or(0);
             context.attempt = context.attempt.max(attempt);
@@ -155,21 +153,22 @@ impl GateLayer {
         told.ok()
     }
 
-    /// The rank of a request that has none; `named` if its headers may say who it is from.
-    fn assign(&self, head: &Head<'_>, named: bool) -> Rank {
+    fn assign(&self, head: &Head<'_>, carried: &Carried<'_>) -> Rank {
         let action = match &self.action {
             // Nobody would look at it.
             _ if !self.entry.has_actions() => String::new(),
             Some(action) => action(head),
             None => format!("{} {}", head.method, head.uri.path()),
         };
-        let verified = self.user_header.as_ref();
-        let user = if named { identity::credentials(head.headers, verified) } else { None };
-        if user.is_some() {
-            return identity::rank(&self.entry, &action, user);
+        // As `identity::with_user` does, with what was seen already.
+        let verified = self.user_header.as_ref().and_then(|name| head.headers.get(name));
+        let told = verified.or(carried.authorization).map(HeaderValue::as_bytes);
+        let session = || if carried.cookies { identity::session(head.headers) } else { None };
+        let rank = |user: Option<&[u8]>| identity::rank(&self.entry, &action, user);
+        match told.or_else(session) {
+            Some(user) => rank(Some(user)),
+            None => identity::with_peer(head.extensions.get().map(|Peer(address)| *address), rank),
         }
-        let peer = head.extensions.get::<Peer>().map(|Peer(address)| *address);
-        identity::with_peer(peer, |user| identity::rank(&self.entry, &action, user))
     }
 }
 

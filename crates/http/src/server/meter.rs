@@ -14,6 +14,7 @@
 //!
 //! There is one meter per process, as there is one CPU time of it.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 
@@ -89,12 +90,15 @@ impl CpuClocks for SystemClocks {
     }
 }
 
+thread_local! {
+    /// Requests begun on this thread.
+    static BEGUN: Cell<u64> = const { Cell::new(0) };
+}
+
 /// Turns time in polls into CPU time.
 #[derive(Debug)]
 pub struct Meter {
     clocks: Box<dyn CpuClocks>,
-    /// Requests begun.
-    requests: AtomicU64,
     /// Time and CPU time in polls of requests that were sampled, since the last comparison.
     sampled: (AtomicU64, AtomicU64),
     /// Time in polls of all others since then.
@@ -127,7 +131,6 @@ impl Meter {
         let one = || AtomicU64::new(1f64.to_bits());
         Self {
             clocks: Box::new(clocks),
-            requests: AtomicU64::new(0),
             sampled: Default::default(),
             unsampled: AtomicU64::new(0),
             ratio: one(),
@@ -144,7 +147,7 @@ impl Meter {
 
     /// A request begins.
     pub fn begin(&self) -> Metered {
-        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        let number = BEGUN.replace(BEGUN.get().wrapping_add(1));
         let cpu = number.is_multiple_of(ONE_IN).then_some(Span::ZERO);
         Metered { cpu, ..Metered::NOTHING }
     }

@@ -3,11 +3,11 @@
 //! To look a field up is to hash its name, and most messages have few of those that a gate asks for. One
 //! pass over the names says which are worth a look.
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 
 /// Carried of a request, by what they are about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Carried {
+pub struct Carried<'a> {
     /// `overload-context`.
     pub context: bool,
     /// How long its sender waits, in the words of gRPC or Envoy.
@@ -16,21 +16,24 @@ pub struct Carried {
     pub attempt: bool,
     /// Of what kind its body is.
     pub content_type: bool,
-    /// Who it is from: credentials or a cookie.
-    pub identity: bool,
+    /// The credentials of whom it is from.
+    pub authorization: Option<&'a HeaderValue>,
+    /// Cookies.
+    pub cookies: bool,
 }
 
-impl Carried {
+impl<'a> Carried<'a> {
     /// Those that `headers` have.
-    pub fn of(headers: &HeaderMap) -> Self {
+    pub fn of(headers: &'a HeaderMap) -> Self {
         let mut carried = Self::default();
-        for name in headers.keys() {
+        for (name, value) in headers {
             match name.as_str() {
                 "overload-context" => carried.context = true,
                 "grpc-timeout" | "x-envoy-expected-rq-timeout-ms" => carried.timeout = true,
                 "grpc-previous-rpc-attempts" | "x-envoy-attempt-count" => carried.attempt = true,
                 "content-type" => carried.content_type = true,
-                "authorization" | "cookie" => carried.identity = true,
+                "authorization" => carried.authorization = carried.authorization.or(Some(value)),
+                "cookie" => carried.cookies = true,
                 _ => {}
             }
         }
@@ -50,7 +53,7 @@ pub(crate) fn forget_reports(headers: &mut HeaderMap) {
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderName, HeaderValue};
+    use http::{HeaderName, header};
     use tidegate_core::{Instant, Span};
 
     use super::*;
@@ -83,7 +86,8 @@ mod tests {
                 timeout: wire::timeout_of(&headers).is_some_and(|left| left > Span::ZERO),
                 attempt: wire::attempt_of(&headers).is_some(),
                 content_type: wire::is_grpc(&headers),
-                identity: identity::credentials(&headers, None).is_some(),
+                authorization: headers.get(header::AUTHORIZATION),
+                cookies: identity::session(&headers).is_some(),
             };
             assert_eq!(seen, read, "{name}");
         }
