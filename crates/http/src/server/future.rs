@@ -223,18 +223,18 @@ impl Case {
     /// A refusal is a response: the connection stays, and the caller reads why.
     fn refuse<B: Body>(&self, rejection: &Rejection) -> Response<GateBody<B>> {
         let Self { layer, asked, .. } = self;
-        let mut response = Response::new(());
-        let cursor = tell(layer, asked, Said::Refused(rejection), response.headers_mut());
+        let mut headers = HeaderMap::with_capacity(8);
+        let cursor = tell(layer, asked, Said::Refused(rejection), &mut headers);
         let refusal = Refusal {
             rejection,
             rank: asked.trusted.then_some((asked.context.rank, cursor)),
             grpc: asked.grpc,
             jitter: layer.counts.jitter(),
         };
-        let (status, headers, text) = refusal.response();
-        *response.status_mut() = status;
-        response.headers_mut().extend(headers);
-        response.map(|()| GateBody::refusal(text))
+        let (status, text) = refusal.write(&mut headers);
+        let mut response = Response::new(GateBody::refusal(text));
+        (*response.status_mut(), *response.headers_mut()) = (status, headers);
+        response
     }
 }
 

@@ -9,6 +9,7 @@
 mod carried;
 mod context;
 mod convention;
+mod digits;
 mod feedback;
 mod names;
 mod orca;
