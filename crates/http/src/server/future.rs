@@ -98,7 +98,8 @@ where
             StateProj::Running { .. } | StateProj::Over => case.layer.gate.now(),
         };
         let _entered = case.enter();
-        let begun;
+        // The call and the first poll, which for most is the only one, are measured as one.
+        let begun = case.layer.meter.begin_poll(now, &case.metered);
         if let StateProj::Before { inner, .. } = this.state.as_mut().project() {
             let (service, _) = inner.as_mut().expect(KEPT);
             if let Err(error) = ready!(service.poll_ready(cx)) {
@@ -107,11 +108,7 @@ where
                 return Poll::Ready(Err(error));
             }
             let (mut service, request) = inner.take().expect(KEPT);
-            // The call and the first poll, which for most is the only one, are measured as one.
-            begun = case.layer.meter.begin_poll(now, &case.metered);
             this.state.set(State::Running { future: service.call(request) });
-        } else {
-            begun = case.layer.meter.begin_poll(now, &case.metered);
         }
         let StateProj::Running { future } = this.state.as_mut().project() else {
             panic!("{RESOLVED}");
