@@ -346,7 +346,7 @@ const LARGEST: u64 = 999_999_999_999_999;
 impl Writer {
     /// Room for a usual field, so that it is allocated once.
     pub(crate) fn new() -> Self {
-        Self { text: String::with_capacity(96) }
+        Self { text: String::with_capacity(160) }
     }
 
     pub(crate) fn integer(&mut self, key: &str, number: u64) {
