@@ -300,6 +300,7 @@ mod tests {
             beside: 0,
             waiting: 0,
             shedding: false,
+            objective: Span::ZERO,
         }
     }
 

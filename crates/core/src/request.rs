@@ -21,7 +21,7 @@ pub struct Request {
     pub enqueued: Instant,
     /// Estimated cost of its present step.
     pub cost: Cost,
-    /// Service it has received here in earlier steps.
+    /// Service it has received here in earlier steps; when it finishes, in all.
     pub attained: Span,
 }
 

@@ -255,10 +255,12 @@ impl Gate {
             Some(State::Running) => self.free_slot(now, id),
             Some(State::Paused) => {}
         }
-        let Some(entry) = self.entries.get(id) else { return };
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        if entry.state == State::Running {
+            entry.request.attained += now.since(entry.started);
+        }
         let request = &entry.request;
-        let held = request.attained
-            + if entry.state == State::Running { now.since(entry.started) } else { Span::ZERO };
+        let held = request.attained;
         if outcome == Outcome::Serve {
             self.service.add(held.as_nanos() as f64);
             self.costs.settle(request.context.workflow, cost);
@@ -280,6 +282,7 @@ impl Gate {
             beside: entry.beside,
             waiting: self.backlog.waiting(),
             shedding: std::mem::take(&mut self.shedding),
+            objective: self.admission.objective().unwrap_or_default(),
         };
         let Context { rank, workflow, .. } = request.context;
         let latency = now.since(request.arrived);

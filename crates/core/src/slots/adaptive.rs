@@ -23,6 +23,11 @@
 //! decides. A limit that follows latency alone (Vegas, gradient) depends on a baseline which drifts;
 //! here a wrong baseline costs a useless trial. Nothing is ever refused to learn something.
 //!
+//! How small is small enough? What waits behind the gate for a twentieth of the objective needs neither
+//! order nor refusal, and slots that are always taken cost a quick service more than that. So doubling
+//! goes on to as many slots as finish in that time, and they are not given up, unless they make it
+//! slower.
+//!
 //! What queues behind the gate in spite of all this is reported as [`Slots::excess`]
 //! (`hidden.rs`).
 //!
@@ -43,6 +48,8 @@ const TURNS: u32 = 10;
 /// While doubling, a window need not have all its finishes after so much time with all slots in use: a
 /// slow service would be kept waiting for minutes. It tells less, and growth has to be clearer.
 const PATIENCE: Span = Span::from_secs(1);
+/// Time behind the gate that does no harm, as a share of the objective.
+const HARMLESS: f64 = 0.05;
 /// By how many the finishes without all slots in use may outnumber those with, before a trial is
 /// given up: the load is light, and what it uses must be there for it.
 const HOLES: u32 = 16;
@@ -68,8 +75,11 @@ pub struct Adaptive {
     rested: u32,
     /// Rare trials so far, which take turns between more and fewer slots.
     trials: u32,
-    /// Mean latency in the last window at the base, in nanoseconds.
+    /// Mean latency in the last window at the base, in nanoseconds, and its finishes per nanosecond.
     base_latency: f64,
+    base_rate: f64,
+    /// Time that requests may spend behind the gate without harm, in nanoseconds.
+    harmless: f64,
     window: Window,
     /// The last finish, if all slots are in use from then on.
     full_since: Option<Instant>,
@@ -113,6 +123,8 @@ impl Adaptive {
             rested: 0,
             trials: 0,
             base_latency: 0.0,
+            base_rate: 0.0,
+            harmless: 0.0,
             window: Window::default(),
             full_since: None,
         }
@@ -165,7 +177,7 @@ impl Adaptive {
         self.covariance.add(f64::from(self.curve.slots(level)), rate);
         self.hidden.on_window(latency, self.curve.starved(level, self.base));
         if level == self.base {
-            self.base_latency = latency;
+            (self.base_latency, self.base_rate) = (latency, rate);
         }
         match self.phase {
             Phase::Double(last) => self.double(last, rate, window.served),
@@ -188,18 +200,20 @@ impl Adaptive {
             true => (2.0 / f64::from(served.max(1))).sqrt(),
             false => 0.0,
         };
-        let grew = last.is_none_or(|last| rate > last * (1.0 + self.config.growth + noise));
-        if grew && self.may_raise() {
+        let clear = self.config.growth + noise;
+        let grew = last.is_none_or(|last| rate > last * (1.0 + clear));
+        let fell = last.is_some_and(|last| rate < last * (1.0 - 2.0 * clear));
+        if (grew || self.base < self.least() && !fell) && self.may_raise() {
             self.phase = Phase::Double(Some(rate));
             self.base = self.twice(self.base);
         } else {
             self.phase = Phase::Seek;
-            self.base = self.curve.choose(self.base);
+            self.base = self.choose();
         }
     }
 
     fn seek(&mut self) {
-        let better = self.curve.choose(self.base);
+        let better = self.choose();
         if better > self.base && self.may_raise() {
             let growth = self.curve.rate(better) / self.curve.rate(self.base) - 1.0;
             self.move_to(better);
@@ -215,6 +229,30 @@ impl Adaptive {
             self.rested += 1;
             self.trial = self.next_trial();
         }
+    }
+
+    /// The level to be at: the lowest with nearly the best throughput, but no lower than worth seeking
+    /// where that makes the service no slower.
+    fn choose(&self) -> usize {
+        let level = self.curve.choose(self.base);
+        let (least, next) = (self.least(), self.base + 1);
+        let no_slower = |more: usize| self.curve.as_good(more, level);
+        if level <= self.base
+            && next <= least
+            && self.curve.known(next, self.base)
+            && no_slower(next)
+        {
+            next
+        } else if level < least && no_slower(least.min(self.base)) {
+            level.max(least.min(self.base))
+        } else {
+            level
+        }
+    }
+
+    /// The lowest level worth seeking: so few slots that nothing is behind the gate for long.
+    fn least(&self) -> usize {
+        self.curve.level_of((self.base_rate * self.harmless) as u32)
     }
 
     fn move_to(&mut self, level: usize) {
@@ -235,7 +273,8 @@ impl Adaptive {
         let fewer = self.fewer();
         let more = self.may_raise().then_some(self.base + 1);
         let unknown = |level: &usize| !self.curve.known(*level, self.base);
-        if let Some(level) = fewer.filter(unknown).or(more.filter(unknown)) {
+        let worth = |level: &usize| *level >= self.least() && unknown(level);
+        if let Some(level) = fewer.filter(worth).or(more.filter(unknown)) {
             return Some(level);
         }
         if self.rested < self.config.rest {
@@ -272,6 +311,7 @@ impl Slots for Adaptive {
     }
 
     fn on_finish(&mut self, now: Instant, finish: Finish) {
+        self.harmless = HARMLESS * finish.objective.as_nanos() as f64;
         if finish.outcome == Outcome::Serve {
             self.hidden.on_serve(&finish, self.limit());
         }
@@ -421,8 +461,15 @@ mod tests {
             let (running, waiting) = if n.is_multiple_of(2) { (3, 0) } else { (1, 1) };
             let service = Span::from_micros(1);
             let outcome = Outcome::Serve;
-            let finish =
-                Finish { service, outcome, running, beside: running, waiting, shedding: false };
+            let finish = Finish {
+                service,
+                outcome,
+                running,
+                beside: running,
+                waiting,
+                shedding: false,
+                objective: Span::ZERO,
+            };
             slots.on_finish(Instant::from_nanos(n * 1_000), finish);
         }
         assert_eq!((slots.limit(), slots.window.served), (4, 0));

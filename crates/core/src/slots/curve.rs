@@ -134,6 +134,11 @@ impl Curve {
             }
     }
 
+    /// Whether `level` is within the tolerance of `other`, as far as is known.
+    pub(super) fn as_good(&self, level: usize, other: usize) -> bool {
+        self.rate(level) >= (1.0 - self.tolerance) * self.rate(other)
+    }
+
     /// Whether `level` gives up more than the tolerance, beyond doubt.
     pub(super) fn surely_worse(&self, level: usize, base: usize) -> bool {
         self.levels[level].windows > 0.0

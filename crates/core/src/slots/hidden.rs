@@ -106,6 +106,7 @@ mod tests {
                 beside: running,
                 waiting,
                 shedding,
+                objective: Span::ZERO,
             };
             hidden.on_serve(&finish, 8);
         }

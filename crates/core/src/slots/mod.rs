@@ -61,6 +61,8 @@ pub struct Finish {
     pub waiting: usize,
     /// Whether the gate has refused anything since the last finish.
     pub shedding: bool,
+    /// The latency objective, zero if the policy has none.
+    pub objective: Span,
 }
 
 impl Clone for Box<dyn Slots> {

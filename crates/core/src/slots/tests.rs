@@ -3,9 +3,11 @@
 use std::collections::VecDeque;
 
 use super::*;
+use crate::admission::{AdmissionConfig, TideConfig};
 use crate::context::Context;
 use crate::gate::{Action, Gate, GateConfig};
 use crate::meter::Cost;
+use crate::objective::Objective;
 use crate::rng::Rng;
 
 /// A service whose finishes are memoryless: with n requests inside it ends one at `rate(n)` per
@@ -52,6 +54,7 @@ struct Bench {
     waiting: usize,
     /// Start of everything inside the service, oldest first.
     inside: VecDeque<f64>,
+    objective: Span,
 }
 
 /// What happened in a run.
@@ -69,8 +72,9 @@ struct Run {
 impl Bench {
     fn new(service: Service, load: f64, seed: u64) -> Self {
         let slots = SlotsConfig::Adaptive(AdaptiveConfig::default()).build(Instant::ZERO);
-        let (waiting, inside) = (0, VecDeque::new());
-        Self { slots, service, load, rng: Rng::new(seed), seconds: 0.0, waiting, inside }
+        let (waiting, inside, objective) = (0, VecDeque::new(), Span::ZERO);
+        let rng = Rng::new(seed);
+        Self { slots, service, load, rng, seconds: 0.0, waiting, inside, objective }
     }
 
     fn saturated(service: Service, seed: u64) -> Self {
@@ -123,6 +127,7 @@ impl Bench {
             beside: 0,
             waiting: self.waiting,
             shedding: self.load.is_infinite(),
+            objective: self.objective,
         };
         self.slots.on_finish(Instant::from_nanos(nanos(self.seconds)), finish);
         self.slots.invariants();
@@ -190,6 +195,33 @@ fn a_light_load_keeps_what_it_uses() {
     }
 }
 
+/// 4,000 finishes per second are 20 in a twentieth of 100 ms: a queue of 16 behind the gate is gone
+/// before it matters, and four slots would do without it.
+#[test]
+fn as_many_as_finish_in_no_time_are_kept() {
+    for seed in 0..3 {
+        let mut bench = Bench::saturated(Service::servers(4), seed);
+        bench.objective = Span::from_millis(100);
+        bench.run(SETTLED);
+        let run = bench.run(100_000);
+        assert!((10.0..24.5).contains(&run.slots), "seed {seed}: {run:?}");
+    }
+}
+
+/// Ten slots are best, and 400 finish in a twentieth of ten seconds.
+#[test]
+fn not_if_they_make_the_service_slower() {
+    let service = Service::lock_bound(0.01);
+    for seed in 0..3 {
+        let mut bench = Bench::saturated(service, seed);
+        bench.objective = Span::from_secs(10);
+        bench.run(SETTLED);
+        let run = bench.run(100_000);
+        let enough = run.rate > 0.95 * service.best().1;
+        assert!(run.slots < 14.0 && enough, "seed {seed}: {run:?}");
+    }
+}
+
 #[test]
 fn the_hidden_queue_is_seen_until_it_is_gone() {
     let mut bench = Bench::saturated(Service::servers(32), 1);
@@ -209,7 +241,15 @@ fn failures_and_cancels_are_no_throughput() {
     for n in 0..100_000u64 {
         let outcome = if n.is_multiple_of(2) { Outcome::Fail } else { Outcome::Cancel };
         let service = Span::from_micros(1);
-        let finish = Finish { service, outcome, running: 3, beside: 3, waiting: 9, shedding: true };
+        let finish = Finish {
+            service,
+            outcome,
+            running: 3,
+            beside: 3,
+            waiting: 9,
+            shedding: true,
+            objective: Span::ZERO,
+        };
         slots.on_finish(Instant::from_nanos(n * 1_000), finish);
     }
     assert_eq!((slots.limit(), slots.excess()), (4, Span::ZERO));
@@ -220,6 +260,10 @@ fn failures_and_cancels_are_no_throughput() {
 fn a_gate_finds_them_too() {
     let config = GateConfig {
         slots: SlotsConfig::Adaptive(AdaptiveConfig::default()),
+        admission: AdmissionConfig::Tide(TideConfig {
+            objective: Objective::Given(Span::from_millis(20)),
+            ..TideConfig::default()
+        }),
         queue_limit: 50,
         ..GateConfig::default()
     };

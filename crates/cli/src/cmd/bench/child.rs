@@ -7,6 +7,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use tidegate_core::Span;
 use tidegate_core::gate::GateConfig;
+use tidegate_sim::dist::Service;
 
 use super::super::Error;
 use super::serve::Work;
@@ -64,16 +65,31 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn start(gate: &GateConfig, work: Work, core: usize) -> Result<Self, Error> {
+    pub(super) fn start(
+        gate: &GateConfig,
+        work: Work,
+        service: &Service,
+        core: usize,
+    ) -> Result<Self, Error> {
         let failed = |what: &str| Error::Failed(format!("the server did not start: {what}"));
         let program = std::env::current_exe().map_err(|error| failed(&error.to_string()))?;
-        let work = match work {
-            Work::Spin => "spin",
-            Work::None => "none",
-            Work::Kv => "kv",
+        let (work, longer) = match work {
+            Work::Spin => ("spin", Span::ZERO),
+            Work::None => ("none", Span::ZERO),
+            Work::Kv => ("kv", service.mean),
         };
+        let (core_text, longer) = (core.to_string(), longer.to_string());
         let mut child = Command::new(program)
-            .args(["bench", "rpc-server", "--work", work, "--core", &core.to_string()])
+            .args([
+                "bench",
+                "rpc-server",
+                "--work",
+                work,
+                "--core",
+                &core_text,
+                "--longer",
+                &longer,
+            ])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -31,7 +31,7 @@ pub(crate) struct Rpc {
     #[arg(long, default_value_t = 100)]
     callers: usize,
     /// What a request does: keep the core busy (exp:100us, constant:10us, bimodal:10us), nothing
-    /// (none), or a key-value store (kv).
+    /// (none), or a key-value store (kv; kv:50us with operations that take so much longer).
     #[arg(long, default_value = "exp:100us")]
     service: String,
     /// An answer later than this is worthless. Default: ten times service and round trip.
@@ -150,7 +150,7 @@ impl Rpc {
     fn ground(&self, work: Work, service: &Service, core: usize) -> Result<Ground, Error> {
         let open = GateConfig::from_toml(OPEN).expect("our own");
         let seconds = Duration::from_secs_f64(self.seconds.clamp(0.5, 3.0));
-        let server = Process::start(&open, Work::None, core)?;
+        let server = Process::start(&open, Work::None, service, core)?;
         let idle = closed::run(server.address, 1, 1, seconds / 4, |_| (1, Vec::new()), || ());
         let rtt = idle.map_err(broken)?.latency.quantile(0.5);
         drop(server);
@@ -160,7 +160,7 @@ impl Rpc {
                 // The middle of three: what disturbs one of them does not decide.
                 let mut rates = [0.0; 3];
                 for rate in &mut rates {
-                    let server = Process::start(&open, work, core)?;
+                    let server = Process::start(&open, work, service, core)?;
                     let callers = self.callers.clamp(16, 64);
                     let payload = payload_of(work, service.clone());
                     let found = closed::run(server.address, callers, 1, seconds, payload, || ());
@@ -225,7 +225,7 @@ impl Rpc {
     fn measure(&self, bed: &Bed<'_>, point: &tidegate_sim::Point, seed: u64) -> Result<Row, Error> {
         let Bed { plan, work, service, ground, core } = *bed;
         let scenario = &point.scenario;
-        let server = Process::start(&scenario.gates[0], work, core)?;
+        let server = Process::start(&scenario.gates[0], work, service, core)?;
         let bare = server.memory();
         let each = Span::from_nanos((self.seconds * 1e9) as u64);
         let load_of = |load: f64| load * ground.capacity;
@@ -289,7 +289,7 @@ impl Rpc {
         let mut points = plan.points;
         points.dedup_by(|a, b| a.policy == b.policy);
         for point in points {
-            let server = Process::start(&point.scenario.gates[0], work, core)?;
+            let server = Process::start(&point.scenario.gates[0], work, service, core)?;
             let seconds = Duration::from_secs_f64(self.seconds);
             let payload = payload_of(work, service.clone());
             let mut before = Span::ZERO;
@@ -376,7 +376,7 @@ fn payload_of(
 
 fn parse_service(text: &str) -> Result<(Work, Service), Error> {
     let wrong = || {
-        let allowed = "exp:100us, constant:10us, bimodal:10us, none or kv";
+        let allowed = "exp:100us, constant:10us, bimodal:10us, none, kv or kv:50us";
         Error::Input(format!("--service {text}: not one of {allowed}"))
     };
     let nothing = Service { dist: Dist::Constant, mean: Span::ZERO };
@@ -386,14 +386,15 @@ fn parse_service(text: &str) -> Result<(Work, Service), Error> {
         _ => {}
     }
     let (shape, mean) = text.split_once(':').ok_or_else(wrong)?;
-    let dist = match shape {
-        "exp" | "exponential" => Dist::Exponential,
-        "constant" => Dist::Constant,
-        "bimodal" => Dist::Bimodal,
+    let (work, dist) = match shape {
+        "exp" | "exponential" => (Work::Spin, Dist::Exponential),
+        "constant" => (Work::Spin, Dist::Constant),
+        "bimodal" => (Work::Spin, Dist::Bimodal),
+        "kv" => (Work::Kv, Dist::Constant),
         _ => return Err(wrong()),
     };
     let mean = mean.parse().map_err(|_| wrong())?;
-    Ok((Work::Spin, Service { dist, mean }))
+    Ok((work, Service { dist, mean }))
 }
 
 #[cfg(test)]
@@ -405,6 +406,8 @@ mod tests {
         let (work, service) = parse_service("exp:100us").unwrap();
         assert_eq!((work, service.mean), (Work::Spin, Span::from_micros(100)));
         assert_eq!(parse_service("kv").unwrap().0, Work::Kv);
+        let (work, service) = parse_service("kv:50us").unwrap();
+        assert_eq!((work, service.mean), (Work::Kv, Span::from_micros(50)));
         for wrong in ["", "exp", "exp:fast", "uniform:1us"] {
             assert!(parse_service(wrong).is_err(), "{wrong}");
         }

@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
+use tidegate_core::Span;
 use tidegate_core::gate::GateConfig;
 use tidegate_rpc::{Answer, Bytes, Failure, Request, Server, blocking};
 
@@ -26,6 +27,9 @@ pub(crate) struct RpcServer {
     /// What a request does.
     #[arg(long, default_value = "spin")]
     work: Work,
+    /// How much longer an operation of the key-value store takes than it must.
+    #[arg(long, default_value = "0s")]
+    longer: Span,
 }
 
 /// What a request does.
@@ -54,7 +58,7 @@ impl RpcServer {
             Work::None => {
                 builder.bind("127.0.0.1:0", blocking(|_| Ok(Bytes::from_static(b"value"))))
             }
-            Work::Kv => builder.bind("127.0.0.1:0", blocking(store())),
+            Work::Kv => builder.bind("127.0.0.1:0", blocking(store(self.longer))),
         };
         let server = server.map_err(|error| failed(&error))?;
         println!("{}", server.address());
@@ -85,19 +89,26 @@ fn spin(request: Request) -> Answer {
     let begun = Instant::now();
     let nanos = request.payload.get(..8).and_then(|bytes| bytes.try_into().ok());
     let nanos = nanos.ok_or_else(|| Failure::new(400, "eight bytes say how long"))?;
-    let end = begun + Duration::from_nanos(u64::from_le_bytes(nanos).min(1_000_000_000));
-    while Instant::now() < end {
-        std::hint::spin_loop();
-    }
+    busy_until(begun + Duration::from_nanos(u64::from_le_bytes(nanos).min(1_000_000_000)));
     Ok(Bytes::new())
 }
 
+fn busy_until(end: Instant) {
+    while Instant::now() < end {
+        std::hint::spin_loop();
+    }
+}
+
 /// Payload: a key of four bytes, and for SET (method 2) its value.
-fn store() -> impl Fn(Request) -> Answer + Send + Sync + 'static {
+fn store(longer: Span) -> impl Fn(Request) -> Answer + Send + Sync + 'static {
     let value = Bytes::from(vec![7; VALUE]);
     let keys = (0..KEYS).map(|key| (key, value.clone()));
     let map: Mutex<HashMap<u32, Bytes>> = Mutex::new(keys.collect());
+    let longer = Duration::from_nanos(longer.as_nanos());
     move |request| {
+        if !longer.is_zero() {
+            busy_until(Instant::now() + longer);
+        }
         let key = request.payload.get(..4).and_then(|bytes| bytes.try_into().ok());
         let key = u32::from_le_bytes(key.ok_or_else(|| Failure::new(400, "four bytes of key"))?);
         let mut map = map.lock().map_err(|_| Failure::new(500, "poisoned"))?;

@@ -27,6 +27,7 @@
 
 mod config;
 mod offered;
+mod surplus;
 mod sway;
 
 use super::{Admission, AdmissionConfig, Issued, Needs};
@@ -38,12 +39,13 @@ use crate::meter::Cost;
 use crate::objective::Objective;
 use crate::rank::{Cursor, Rank};
 use crate::request::{Cx, Request};
-use crate::signal::{Backlog, DelaySignal};
+use crate::signal::{Backlog, DelaySignal, Ewma};
 use crate::time::{Instant, Span};
 use crate::verdict::{Advice, Outcome, Reason, Rejection, Verdict};
 use config::Derived;
 pub use config::TideConfig;
 use offered::{Lump, Offered};
+use surplus::surplus;
 use sway::{Cursors, Sway};
 
 /// The default policy: a pool of credits follows the delay, and two cursors over ranks follow what
@@ -69,6 +71,8 @@ pub struct Tide {
     epoch_ends: Instant,
     /// Mean time between two messages of one caller: how old what a caller knows is.
     between: Span,
+    /// Mean time for which a request holds a slot, in nanoseconds.
+    service: Ewma,
 }
 
 /// What has been seen since the cursors were last set.
@@ -101,8 +105,11 @@ const HEARD_LEAST: f64 = 0.2;
 const SPARE_MOST: f64 = 8.0;
 /// Part of the wait beyond the last cursor for callers that were told otherwise: they gain nothing.
 const DEAF: f64 = 0.2;
-/// Most that is let in beyond the capacity.
-const SURPLUS_MOST: f64 = 0.25;
+/// Weight of a finish in the mean service time: a slow start is soon forgotten.
+const SERVICE_GAIN: f64 = 1.0 / 32.0;
+/// Time that a request should have left when it starts, in mean service times: of exponential ones
+/// 86 % are shorter.
+const LEFT: f64 = 2.0;
 /// Callers that were told to let in less than this part of what is let in now are to hear of it.
 const TOLD: f64 = 0.75;
 /// Messages for the price of a request, when silent callers are told of a relaxed cursor: it is sent
@@ -130,6 +137,7 @@ impl Tide {
             capacity: 0.0,
             epoch_ends: now,
             between: Span::ZERO,
+            service: Ewma::new(SERVICE_GAIN),
         }
     }
 
@@ -162,6 +170,16 @@ impl Tide {
             None => beyond,
         };
         (self.sway.wait_for(rank, drop).max(least), false)
+    }
+
+    /// The age up to which it makes sense to start a request: the objective, or where `others` wait
+    /// that would make better use of the slot, a little less; not less than the wait with which it
+    /// was let in.
+    fn latest_start(&self, others: bool) -> Span {
+        let Derived { objective, drop, .. } = self.derived;
+        let service = Span::from_nanos(self.service.get().unwrap_or(0.0) as u64);
+        let in_time = objective.saturating_sub(service.scale(LEFT));
+        if others && in_time >= drop { in_time } else { objective }
     }
 
     /// Concludes one control period that ended at `due`, or many alike. Returns how many.
@@ -296,14 +314,10 @@ impl Tide {
         Sway::reach(self.derived.drop, self.between)
     }
 
-    /// How much more than the capacity is let in. What is offered just what it can serve wanders at
-    /// random between empty and full, and of a queue with room for K requests it is empty for 1/K of
-    /// the time: that much more keeps a short queue busy, at the price of as many refusals. The less
-    /// so, the better callers follow the queue.
+    /// How much more than the capacity is let in; the less, the better callers follow the queue.
     fn surplus(&self, reach: f64) -> f64 {
-        let room = self.capacity * self.derived.drop.as_nanos() as f64;
-        let share = (self.offered.mean_cost() / room.max(1.0)).min(SURPLUS_MOST);
-        share * (1.0 - Sway::strength(reach))
+        let room = self.capacity * self.derived.drop.as_nanos() as f64 / self.offered.mean_cost();
+        surplus(room, self.offered.variability()) * (1.0 - Sway::strength(reach))
     }
 
     /// Step 7: how long our word holds, and who must hear of a relaxed cursor.
@@ -374,16 +388,17 @@ impl Admission for Tide {
     fn on_dequeue(
         &mut self,
         cx: &mut Cx<'_>,
-        _backlog: &Backlog,
+        backlog: &Backlog,
         request: &Request,
         _sojourn: Span,
     ) -> Verdict {
         // Too late to be of use: what comes behind it is not.
         let age = cx.now.since(request.arrived);
-        if age < self.derived.objective {
+        let latest = self.latest_start(backlog.waiting() > 1);
+        if age < latest {
             return Verdict::Admit;
         }
-        let (age, limit) = (age.as_nanos() as f64, self.derived.objective.as_nanos() as f64);
+        let (age, limit) = (age.as_nanos() as f64, latest.as_nanos() as f64);
         Verdict::Refuse(Rejection::new(Reason::Delay, age, limit, Advice::Elsewhere))
     }
 
@@ -398,6 +413,7 @@ impl Admission for Tide {
         self.windows.on_end(request.context.caller, false);
         if outcome == Outcome::Serve {
             self.offered.settle(request.context.rank, cost);
+            self.service.add(request.attained.as_nanos() as f64);
             if let Some(round) = &mut self.round {
                 round.served = round.served.saturating_add(cost.0);
             }

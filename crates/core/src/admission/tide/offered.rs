@@ -25,8 +25,9 @@ pub(super) struct Offered {
     variance: f32,
     /// Sheds per nanosecond of a caller, smoothed.
     pace: f32,
-    /// Mean cost over all levels, zero while unknown.
+    /// Mean cost over all levels, and mean of its square; zero while unknown.
     mean_cost: f32,
+    mean_square: f32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -69,6 +70,7 @@ impl Offered {
             variance: 0.0,
             pace: 0.0,
             mean_cost: 0.0,
+            mean_square: 0.0,
         }
     }
 
@@ -99,8 +101,13 @@ impl Offered {
     /// A request of `rank` took `cost`.
     pub(super) fn settle(&mut self, rank: Rank, cost: Cost) {
         let cost = cost.0 as f32;
-        for mean in [&mut self.levels[level_of(rank)].cost, &mut self.mean_cost] {
-            *mean = if *mean == 0.0 { cost } else { *mean + COST_GAIN * (cost - *mean) };
+        let means = [
+            (&mut self.levels[level_of(rank)].cost, cost),
+            (&mut self.mean_cost, cost),
+            (&mut self.mean_square, cost * cost),
+        ];
+        for (mean, sample) in means {
+            *mean = if *mean == 0.0 { sample } else { *mean + COST_GAIN * (sample - *mean) };
         }
     }
 
@@ -112,6 +119,13 @@ impl Offered {
     /// Mean cost of a request, over all ranks.
     pub(super) fn mean_cost(&self) -> f64 {
         f64::from(self.mean_cost.max(1.0))
+    }
+
+    /// How much costs differ: their variance in squares of their mean. 0 if all are the same, 1 if
+    /// they are exponential.
+    pub(super) fn variability(&self) -> f64 {
+        let mean = self.mean_cost();
+        (f64::from(self.mean_square) / (mean * mean) - 1.0).max(0.0)
     }
 
     /// Whether nothing has been offered for so long that it has faded.
