@@ -40,7 +40,29 @@ impl Entry {
     /// The rank of a request for `action` by `user` in the hour `hour`, counted by the wall clock
     /// since any epoch that the replicas agree on.
     pub fn rank(&self, hour: u64, action: &str, user: Option<&[u8]>) -> Rank {
-        Rank::new(self.business(action), self.user(hour, user))
+        self.rank_of(action, user.map(|user| self.hour_key(hour).user(user)))
+    }
+
+    /// The same where the user rank is known already, by the key of the hour. Nobody gains by not
+    /// telling who they are: without a user it is the last user rank.
+    pub fn rank_of(&self, action: &str, user: Option<u16>) -> Rank {
+        Rank::new(self.business(action), user.unwrap_or(Rank::LAST.user()))
+    }
+
+    /// The key of an hour, for drivers that ask for many ranks in it. SipHash is a pseudo-random
+    /// function, so a key tells nothing of the secret.
+    pub fn hour_key(&self, hour: u64) -> HourKey {
+        let key = [0, 1].map(|half: u8| {
+            let mut input = [half; 9];
+            input[..8].copy_from_slice(&hour.to_le_bytes());
+            siphash(self.secret, &input)
+        });
+        HourKey { secret: self.secret, hour, key }
+    }
+
+    /// Whether `key` is the one of `hour` here, and not an older one or another entry's.
+    pub fn made(&self, key: &HourKey, hour: u64) -> bool {
+        (key.secret, key.hour) == (self.secret, hour)
     }
 
     /// Whether actions matter: without a table of them all are the same.
@@ -54,21 +76,28 @@ impl Entry {
             Some(actions) => actions.get(action).copied().unwrap_or(Rank::LAST.business()),
         }
     }
+}
 
-    /// Nobody gains by not telling who they are: without a user it is the last user rank.
-    fn user(&self, hour: u64, user: Option<&[u8]>) -> u16 {
-        let Some(user) = user else { return Rank::LAST.user() };
-        (siphash(self.key(hour), user) >> 48) as u16
+/// Turns users into ranks for an hour.
+#[derive(Clone, Copy)]
+pub struct HourKey {
+    /// Whose it is.
+    secret: [u64; 2],
+    hour: u64,
+    key: [u64; 2],
+}
+
+impl HourKey {
+    /// The user rank of `user`.
+    pub fn user(&self, user: &[u8]) -> u16 {
+        (siphash(self.key, user) >> 48) as u16
     }
+}
 
-    /// The key of an hour. SipHash is a pseudo-random function, so a key tells nothing of the
-    /// secret.
-    fn key(&self, hour: u64) -> [u64; 2] {
-        [0, 1].map(|half: u8| {
-            let mut input = [half; 9];
-            input[..8].copy_from_slice(&hour.to_le_bytes());
-            siphash(self.secret, &input)
-        })
+impl std::fmt::Debug for HourKey {
+    /// Without the secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HourKey").field("hour", &self.hour).finish_non_exhaustive()
     }
 }
 
@@ -172,8 +201,18 @@ mod tests {
     }
 
     #[test]
+    fn a_key_serves_its_entry_for_its_hour() {
+        let (one, stranger) = (entry(&[]), Entry::new(&EntryConfig::default(), [7; 16]));
+        let key = one.hour_key(7);
+        assert!(one.made(&key, 7) && !one.made(&key, 8) && !stranger.made(&key, 7));
+        assert_eq!(one.rank_of("a", Some(key.user(b"ann"))), one.rank(7, "a", Some(b"ann")));
+        assert_eq!(one.rank_of("a", None), one.rank(7, "a", None));
+    }
+
+    #[test]
     fn the_secret_is_not_shown() {
-        let shown = format!("{:?}", entry(&[]));
+        let entry = entry(&[]);
+        let shown = format!("{entry:?} {:?}", entry.hour_key(1));
         assert!(shown.contains("config") && !shown.contains("secret"), "{shown}");
     }
 }

@@ -15,10 +15,8 @@ pub(crate) fn siphash(key: [u64; 2], data: &[u8]) -> u64 {
         state.absorb(u64::from_le_bytes(*word));
     }
     // The last word holds what is left, and the length modulo 256 in its top byte.
-    let mut last = [0; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    last[7] = data.len() as u8;
-    state.absorb(u64::from_le_bytes(last));
+    let length = (data.len() as u64) << 56;
+    state.absorb(rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)) | length);
     state.0[2] ^= 0xff;
     (0..4).for_each(|_| state.round());
     state.0.into_iter().fold(0, |hash, word| hash ^ word)

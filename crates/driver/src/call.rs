@@ -310,7 +310,7 @@ impl State {
             if own == Some(id) {
                 own_fate = Some(fate);
             } else {
-                self.waiters.tell(id, fate).into_iter().for_each(|waker| after.wakers.push(waker));
+                after.wakers.extend(self.waiters.tell(id, fate));
             }
         }
         own_fate

@@ -17,13 +17,29 @@ pub trait Clock: fmt::Debug + Send + Sync {
 #[derive(Clone, Copy, Debug)]
 pub struct Monotonic {
     epoch: std::time::Instant,
+    /// The same moment as the system counts, in nanoseconds: to ask it directly takes a third less time.
+    #[cfg(target_os = "linux")]
+    origin: u64,
 }
 
 impl Monotonic {
     /// Counts from this moment on.
+    #[cfg(not(target_os = "linux"))]
     #[expect(clippy::new_without_default, reason = "two clocks are two epochs: ask for it by name")]
     pub fn new() -> Self {
         Self { epoch: std::time::Instant::now() }
+    }
+
+    /// Counts from this moment on.
+    #[cfg(target_os = "linux")]
+    #[expect(clippy::new_without_default, reason = "two clocks are two epochs: ask for it by name")]
+    pub fn new() -> Self {
+        // One clock read in two ways; of a few pairs the closest, should something come between.
+        let pairs = (0..8).map(|_| {
+            let (before, epoch, after) = (system(), std::time::Instant::now(), system());
+            (after - before, Self { epoch, origin: before + (after - before) / 2 })
+        });
+        pairs.min_by_key(|(apart, _)| *apart).expect("eight pairs").1
     }
 
     /// The clock of this process: counts from when it was first asked for. Gates and callers share it
@@ -45,9 +61,23 @@ impl Monotonic {
 }
 
 impl Clock for Monotonic {
+    #[cfg(not(target_os = "linux"))]
     fn now(&self) -> Instant {
         self.at(std::time::Instant::now())
     }
+
+    #[cfg(target_os = "linux")]
+    fn now(&self) -> Instant {
+        Instant::ZERO + Span::from_nanos(system().saturating_sub(self.origin))
+    }
+}
+
+/// What the system's clock counts, the one that std reads.
+#[cfg(target_os = "linux")]
+fn system() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    // Seconds and nanoseconds since the machine was started are never negative.
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// What the calendar says: time since 1970 began, in UTC. For limits by calendar, never for delays.

@@ -40,6 +40,16 @@ enum Phase {
     Over,
 }
 
+impl Fate {
+    /// What a request with this fate still has of the gate.
+    fn phase(&self) -> Phase {
+        match self {
+            Self::Start { .. } => Phase::Held,
+            Self::Refuse(_) => Phase::Over,
+        }
+    }
+}
+
 impl Drop for Claim {
     fn drop(&mut self) {
         let request = self.request;
@@ -80,16 +90,30 @@ impl Ticket {
         Self { claim: Some(Claim { shared: Arc::clone(shared), request, phase }), told: None }
     }
 
+    /// The same for a request whose fate is known since `now`.
+    pub(crate) fn told(shared: &Arc<Shared>, request: RequestId, fate: Fate, now: Instant) -> Self {
+        let phase = fate.phase();
+        let claim = Some(Claim { shared: Arc::clone(shared), request, phase });
+        Self { claim, told: Some((fate, now)) }
+    }
+
+    /// The slot, for a request that was started as it arrived; else the ticket.
+    pub fn slot_at_once(mut self) -> Result<Slot, Self> {
+        match (self.told, self.claim.take()) {
+            (Some((Fate::Start { degraded }, started)), Some(claim)) => {
+                Ok(Slot { claim, started, degraded, step: Span::ZERO })
+            }
+            (told, claim) => Err(Self { claim, told }),
+        }
+    }
+
     /// After a dispatch and still under the lock: what the ticket can be told at once spares it
     /// one lock when it is polled.
     pub(crate) fn learn(&mut self, waiters: &mut Waiters, now: Instant) {
         let Some(claim) = &mut self.claim else { return };
         let Phase::Waiting(waiter) = claim.phase else { return };
         let Some(fate) = waiters.take_fate(waiter) else { return };
-        claim.phase = match fate {
-            Fate::Start { .. } => Phase::Held,
-            Fate::Refuse(_) => Phase::Over,
-        };
+        claim.phase = fate.phase();
         self.told = Some((fate, now));
     }
 }
@@ -167,6 +191,14 @@ impl Slot {
         self.claim.phase = Phase::Over;
         let (request, step) = (self.claim.request, self.step);
         self.claim.shared.step(|state, now| state.end(now, request, step, outcome, cost));
+    }
+
+    /// The same for a request that ended at `then`, a moment ago by the gate's clock: saves to read the clock where nobody
+    /// waits.
+    pub fn finish_as_of(mut self, then: Instant, outcome: Outcome, cost: Cost) {
+        self.claim.phase = Phase::Over;
+        let (request, step) = (self.claim.request, self.step);
+        self.claim.shared.step_as_of(then, |state| state.end(then, request, step, outcome, cost));
     }
 
     /// The same, together with what to tell the caller in the answer.

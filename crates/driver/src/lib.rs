@@ -1,7 +1,7 @@
 //! What the async drivers of Tidegate share, whatever their runtime: a [`SharedGate`] and a
 //! [`SharedCaller`] behind a mutex, guards that give back what they hold when they are dropped, and the [`Context`] of the
-//! request a task works for. Only std and `tidegate-core`, with the feature `stamp`, on
-//! Linux, nix, and with `tokio` its timers.
+//! request a task works for. Only std and `tidegate-core`; on Linux rustix for the clock and, with
+//! the feature `stamp`, nix; and with `tokio` its timers.
 //!
 //! [`Context`]: tidegate_core::Context
 //!
@@ -38,6 +38,8 @@ mod guard;
 pub mod machine;
 mod names;
 mod notice;
+#[cfg(feature = "stamp")]
+mod round_trips;
 mod shared;
 #[cfg(feature = "stamp")]
 pub mod stamp;
@@ -52,4 +54,6 @@ pub use clock::{Clock, Monotonic, random_seed, unix_time};
 pub use guard::{Paused, Slot, Ticket};
 pub use names::Names;
 pub use notice::{Notice, Notices};
+#[cfg(feature = "stamp")]
+pub use round_trips::RoundTrips;
 pub use shared::SharedGate;

@@ -99,7 +99,7 @@ mod tests {
     fn push(gate: &SharedGate, number: u64) {
         gate.shared.locked(|state, _, wakers| {
             let feedback = Feedback::silent(GateId(1), number);
-            state.outbox.push(CallerId(number), feedback).into_iter().for_each(|w| wakers.push(w));
+            wakers.extend(state.outbox.push(CallerId(number), feedback));
         });
     }
 

@@ -58,12 +58,15 @@ impl SharedGate {
     /// The same for a driver that has read the clock already, say to work out the deadline.
     pub fn arrive_at(&self, now: Instant, context: &Context) -> Result<Ticket, Rejection> {
         self.shared.with_lock(|state, wakers| {
-            let entered = state.enter(now, now, context, wakers);
-            state.dispatch(now, wakers);
-            let (request, waiter) = entered?;
-            let mut ticket = Ticket::new(&self.shared, request, waiter);
-            ticket.learn(&mut state.waiters, now);
-            Ok(ticket)
+            let entered = state.gate.arrive_stamped(now, now, context);
+            // The newcomer may have pushed somebody out and be in its place: tell that one first.
+            state.drain(wakers);
+            state.gate.dispatch(now);
+            let request = entered.inspect_err(|_| state.drain(wakers))?;
+            Ok(match state.drain_but(request, wakers) {
+                Some(fate) => Ticket::told(&self.shared, request, fate, now),
+                None => Ticket::new(&self.shared, request, state.waiters.add(request)),
+            })
         })
     }
 
@@ -184,6 +187,16 @@ impl Shared {
         })
     }
 
+    /// Inputs as of a moment ago, then one dispatch, for which the clock is read only if somebody waits.
+    pub(crate) fn step_as_of<R>(&self, then: Instant, inputs: impl FnOnce(&mut State) -> R) -> R {
+        self.with_lock(|state, wakers| {
+            let result = inputs(state);
+            let now = if state.gate.waiting() > 0 { self.clock.now() } else { then };
+            state.dispatch(now, wakers);
+            result
+        })
+    }
+
     /// One clock read, one lock; then, without the lock, wakes whoever was collected.
     pub(crate) fn locked<R>(&self, work: impl FnOnce(&mut State, Instant, &mut Wakers) -> R) -> R {
         let now = self.clock.now();
@@ -256,13 +269,27 @@ impl State {
 
     /// Tells everybody concerned what the gate has decided.
     fn drain(&mut self, wakers: &mut Wakers) {
+        self.drain_but(RequestId::NOWHERE, wakers);
+    }
+
+    /// The same but for a newcomer that nobody waits for yet: returns its fate, if it has one.
+    fn drain_but(&mut self, newcomer: RequestId, wakers: &mut Wakers) -> Option<Fate> {
+        let mut its_own = None;
         while let Some(action) = self.gate.poll() {
-            let waker = match action {
-                Action::Start { id, degraded } => self.waiters.tell(id, Fate::Start { degraded }),
-                Action::Refuse { id, rejection } => self.waiters.tell(id, Fate::Refuse(rejection)),
-                Action::Notify { caller, feedback } => self.outbox.push(caller, feedback),
+            let (id, fate) = match action {
+                Action::Start { id, degraded } => (id, Fate::Start { degraded }),
+                Action::Refuse { id, rejection } => (id, Fate::Refuse(rejection)),
+                Action::Notify { caller, feedback } => {
+                    wakers.extend(self.outbox.push(caller, feedback));
+                    continue;
+                }
             };
-            waker.into_iter().for_each(|waker| wakers.push(waker));
+            if id == newcomer {
+                its_own = Some(fate);
+            } else {
+                wakers.extend(self.waiters.tell(id, fate));
+            }
         }
+        its_own
     }
 }

@@ -110,16 +110,19 @@ pub(crate) struct Wakers {
 }
 
 impl Wakers {
-    pub(crate) fn push(&mut self, waker: Waker) {
+    pub(crate) fn extend(&mut self, waker: Option<Waker>) {
         match self.first {
-            None => self.first = Some(waker),
-            Some(_) => self.more.push(waker),
+            None => self.first = waker,
+            Some(_) => self.more.extend(waker),
         }
     }
 }
 
 impl Drop for Wakers {
     fn drop(&mut self) {
-        self.first.take().into_iter().chain(self.more.drain(..)).for_each(Waker::wake);
+        if let Some(first) = self.first.take() {
+            first.wake();
+            self.more.drain(..).for_each(Waker::wake);
+        }
     }
 }

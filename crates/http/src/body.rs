@@ -9,10 +9,11 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
-use tidegate_core::{Cost, Outcome};
+use tidegate_core::{Cost, Instant, Outcome};
 use tidegate_driver::Slot;
 
-use crate::server::streams::{Lease, Streams};
+use crate::server::GateLayer;
+use crate::server::streams::Lease;
 
 pin_project! {
     /// The body of every response that leaves a gate or a caller.
@@ -50,7 +51,7 @@ enum Hold {
     /// Not polled yet. Most bodies end with their first poll and are never anything else.
     Fresh {
         held: Held,
-        streams: Arc<Streams>,
+        layer: Arc<GateLayer>,
     },
     Lease(Lease),
 }
@@ -61,11 +62,18 @@ pub(crate) struct Held {
     pub(crate) slot: Slot,
     pub(crate) cost: Cost,
     pub(crate) outcome: Outcome,
+    /// When the handler had answered.
+    pub(crate) answered: Instant,
 }
 
 impl Held {
     pub(crate) fn finish(self) {
         self.slot.finish(self.outcome, self.cost);
+    }
+
+    /// Its body was all there when the handler answered: that was the end, and no other clock is read.
+    fn finish_as_answered(self) {
+        self.slot.finish_as_of(self.answered, self.outcome, self.cost);
     }
 }
 
@@ -73,7 +81,7 @@ impl Hold {
     /// The body goes on: from now on it may become a stream.
     fn go_on(&mut self) {
         *self = match std::mem::replace(self, Self::Nothing) {
-            Self::Fresh { held, streams } => Self::Lease(Lease::new(held, &streams)),
+            Self::Fresh { held, layer } => Self::Lease(Lease::new(held, &layer.streams)),
             other => other,
         };
     }
@@ -84,7 +92,7 @@ impl Hold {
             Self::Nothing => {}
             Self::Fresh { mut held, .. } => {
                 held.outcome = broke.unwrap_or(held.outcome);
-                held.finish();
+                held.finish_as_answered();
             }
             Self::Lease(lease) => lease.finish(broke),
         }
@@ -96,10 +104,10 @@ impl<B: Body> GateBody<B> {
     pub(crate) fn served(
         body: B,
         held: Held,
-        streams: &Arc<Streams>,
+        layer: Arc<GateLayer>,
         tail: Option<Box<dyn Tail>>,
     ) -> Self {
-        let mut hold = Hold::Fresh { held, streams: Arc::clone(streams) };
+        let mut hold = Hold::Fresh { held, layer };
         if is_done(&body) {
             hold.end(None);
         }

@@ -1,9 +1,12 @@
 //! Who a request is from, for the entry's keyed hash: what is found goes through it at once and is
 //! kept nowhere, and never logged.
 
+use std::cell::Cell;
 use std::net::IpAddr;
 
-use http::{HeaderMap, HeaderName, header};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use tidegate_core::Rank;
+use tidegate_core::entry::{Entry, HourKey};
 
 /// Cookies that tell users apart, by the names that frameworks give them.
 const SESSION_COOKIES: [&[u8]; 5] =
@@ -22,12 +25,15 @@ pub fn with_user<R>(
     use_it: impl FnOnce(Option<&[u8]>) -> R,
 ) -> R {
     let verified = verified.and_then(|name| headers.get(name));
-    if let Some(value) = verified.or_else(|| headers.get(header::AUTHORIZATION)) {
-        return use_it(Some(value.as_bytes()));
+    let told = verified.or_else(|| headers.get(header::AUTHORIZATION));
+    match told.map(HeaderValue::as_bytes).or_else(|| session(headers)) {
+        Some(user) => use_it(Some(user)),
+        None => with_peer(peer, use_it),
     }
-    if let Some(session) = session(headers) {
-        return use_it(Some(session));
-    }
+}
+
+/// Calls `use_it` with what counts of an address.
+pub(crate) fn with_peer<R>(peer: Option<IpAddr>, use_it: impl FnOnce(Option<&[u8]>) -> R) -> R {
     match peer.map(|peer| peer.to_canonical()) {
         Some(IpAddr::V4(address)) => use_it(Some(&address.octets())),
         Some(IpAddr::V6(address)) => use_it(Some(&address.octets()[..8])),
@@ -35,7 +41,8 @@ pub fn with_user<R>(
     }
 }
 
-fn session(headers: &HeaderMap) -> Option<&[u8]> {
+/// The first session cookie.
+pub(crate) fn session(headers: &HeaderMap) -> Option<&[u8]> {
     let cookies = headers.get_all(header::COOKIE).iter();
     cookies
         .flat_map(|cookies| cookies.as_bytes().split(|byte| *byte == b';').map(<[u8]>::trim_ascii))
@@ -45,6 +52,25 @@ fn session(headers: &HeaderMap) -> Option<&[u8]> {
         })
         .find(|(name, value)| SESSION_COOKIES.contains(name) && !value.is_empty())
         .map(|(_, value)| value)
+}
+
+thread_local! {
+    /// The key that this thread used last: of most threads the only one in an hour.
+    static KEY: Cell<Option<HourKey>> = const { Cell::new(None) };
+}
+
+/// The rank that `entry` gives now to a request for `action` by `user`.
+pub fn rank(entry: &Entry, action: &str, user: Option<&[u8]>) -> Rank {
+    entry.rank_of(action, user.map(|user| key_now(entry).user(user)))
+}
+
+fn key_now(entry: &Entry) -> HourKey {
+    let hour = hour();
+    KEY.get().filter(|key| entry.made(key, hour)).unwrap_or_else(|| {
+        let key = entry.hour_key(hour);
+        KEY.set(Some(key));
+        key
+    })
 }
 
 /// Hours since 1970 by the wall clock, which replicas share well enough: the entry's key changes with
@@ -81,8 +107,6 @@ pub fn is_exempt(exempt: &[impl AsRef<str>], path: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
 
     fn user(headers: &[(&'static str, &'static str)], peer: Option<&str>) -> Option<Vec<u8>> {

@@ -41,7 +41,7 @@ type Seen = Arc<Mutex<Vec<Sight>>>;
 #[derive(Debug)]
 struct Sight {
     context: Context,
-    pressure: Option<Pressure>,
+    pressure: Pressure,
     /// Until the deadline.
     left: Span,
 }
@@ -49,7 +49,7 @@ struct Sight {
 fn note<Q>(seen: &Seen, request: &Request<Q>) {
     let context = context::current().expect("a handler has a context");
     let left = context.deadline.since(Monotonic::process().now());
-    let pressure = request.extensions().get().copied();
+    let pressure = Pressure::of(request.extensions());
     seen.lock().unwrap().push(Sight { context, pressure, left });
 }
 
@@ -134,7 +134,7 @@ async fn a_rank_is_inherited_through_two_hops() {
         assert_eq!((middle.attempt, backend.attempt), (0, 0));
     }
     let seen = at_middle[0].pressure;
-    assert_eq!(seen, Some(Pressure { degraded: false, rank: rank(&at_middle[0]) }));
+    assert_eq!(seen, Pressure { degraded: false, rank: rank(&at_middle[0]) });
 }
 
 #[tokio::test]

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use common::{Client, Function, get, serve, until};
 use http::{Request, Response, StatusCode};
 use http_body::{Body, Frame};
+use http_body_util::Empty;
 use tidegate_core::Span;
 use tidegate_core::gate::GateConfig;
 use tidegate_driver::SharedGate;
@@ -103,4 +104,17 @@ async fn an_answer_in_time_is_no_stream() {
     assert_eq!(common::text(answer.into_body()).await, "part part part ");
     until(|| gate.running() == 0).await;
     assert_eq!(layer.streams(), 0);
+}
+
+/// What follows an upgrade is no longer HTTP: it holds no slot and says nothing about load.
+#[tokio::test]
+async fn an_upgrade_gives_its_slot_back_with_its_answer() {
+    let layer = GateLayer::default();
+    let mut service = layer.layer(Function(|_: Request<Empty<Bytes>>| async {
+        let upgrade = Response::builder().status(101).body(Empty::<Bytes>::new());
+        Ok::<_, Infallible>(upgrade.expect("valid"))
+    }));
+    let Ok(response) = service.call(Request::new(Empty::new())).await;
+    assert_eq!(response.status(), 101);
+    assert_eq!((layer.gate().running(), layer.streams()), (0, 0), "before its body is dropped");
 }

@@ -9,6 +9,8 @@
 
 use axum::Router;
 use axum::routing::get;
+use axum::serve::ListenerExt;
+use tidegate::driver::RoundTrips;
 use tidegate::entry::{Entry, EntryConfig};
 use tidegate::gate::GateConfig;
 use tidegate::http::server::Pressure;
@@ -33,10 +35,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let entry = Entry::new(&entry, *b"0123456789abcdef");
 
     let gate = SharedGate::build(&GateConfig::from_toml(GATE)?)?;
-    let app = app().layer(GateLayer::new(gate).entry(entry));
+    let app = app().layer(GateLayer::new(gate.clone()).entry(entry));
 
     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
     println!("listening on {}", listener.local_addr()?);
+    // How far callers are, for objectives that are learned: the layer sees no sockets.
+    let trips = RoundTrips::default();
+    let listener = listener.tap_io(move |socket| trips.accepted(&gate, socket));
     Ok(axum::serve(listener, app).await?)
 }
 

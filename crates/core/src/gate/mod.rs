@@ -255,7 +255,7 @@ impl Gate {
             Some(State::Running) => self.free_slot(now, id),
             Some(State::Paused) => {}
         }
-        let Some(mut entry) = self.entries.remove(id) else { return };
+        let Some(entry) = self.entries.get_mut(id) else { return };
         if entry.state == State::Running {
             entry.request.attained += now.since(entry.started);
         }
@@ -284,6 +284,9 @@ impl Gate {
             shedding: std::mem::take(&mut self.shedding),
             objective: self.admission.objective().unwrap_or_default(),
         };
+        let Context { rank, workflow, .. } = request.context;
+        let latency = now.since(request.arrived);
+        self.entries.remove(id);
         self.learn(now, &finish);
         self.slots.on_finish(now, finish);
         let slots = self.slots.limit();
@@ -292,12 +295,7 @@ impl Gate {
             self.events.push(now, || Event::Slots { slots });
         }
         self.backlog.set_other_stages(self.driver_stages, self.slots.excess());
-        self.events.push(now, || Event::Finish {
-            rank: request.context.rank,
-            workflow: request.context.workflow,
-            outcome,
-            latency: now.since(request.arrived),
-        });
+        self.events.push(now, || Event::Finish { rank, workflow, outcome, latency });
     }
 
     /// The caller has given up: slot, credit and place in the queue are free at once.

@@ -6,14 +6,16 @@ use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use http::{Request, StatusCode};
+use http::{Request, Response};
 use http_body_util::{BodyExt, Empty};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use tidegate_core::Rank;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 
+use crate::callers::{Callers, Wired};
 use crate::report::{Answer, Row};
 
 /// Ignored at the start of every run: connections open, estimates settle.
@@ -31,8 +33,9 @@ const OUTSTANDING: usize = 64;
 pub(crate) enum Load {
     /// [`OUTSTANDING`] requests at a time.
     Closed { seconds: Duration },
-    /// Arrivals that do not wait for answers, at `rate` per second.
-    Poisson { rate: f64, seconds: Duration },
+    /// Arrivals that do not wait for answers, at `rate` per second; through the client layer if
+    /// they have a throttle.
+    Poisson { rate: f64, seconds: Duration, throttle: Option<String> },
 }
 
 /// Loads the server at `address` and tells what came back after the warm-up.
@@ -42,14 +45,16 @@ pub(crate) fn run(load: &Load, address: SocketAddr, h2: bool) -> Row {
     LocalSet::new().block_on(&runtime, async {
         let pool = Rc::new(Pool::new(address, h2).await);
         let begin = Instant::now() + WARM_UP;
-        match *load {
-            Load::Closed { seconds } => {
+        match load {
+            &Load::Closed { seconds } => {
                 closed_loop(&pool, begin + seconds).await;
                 Row::ended(pool.take_answers(), begin, seconds)
             }
-            Load::Poisson { rate, seconds } => {
-                open_loop(&pool, rate, begin + seconds).await;
-                Row::due(pool.take_answers(), begin, seconds)
+            Load::Poisson { rate, seconds, throttle } => {
+                let callers = |throttle| Rc::new(Callers::new(&pool, throttle));
+                let callers = throttle.as_deref().map(callers);
+                open_loop(&pool, callers.as_ref(), *rate, begin + *seconds).await;
+                Row::due(pool.take_answers(), begin, *seconds)
             }
         }
     })
@@ -61,7 +66,7 @@ async fn closed_loop(pool: &Rc<Pool>, end: Instant) {
             let pool = Rc::clone(pool);
             tokio::task::spawn_local(async move {
                 while Instant::now() < end {
-                    pool.request(Instant::now()).await;
+                    pool.request(None, Instant::now()).await;
                 }
             })
         })
@@ -71,7 +76,7 @@ async fn closed_loop(pool: &Rc<Pool>, end: Instant) {
     }
 }
 
-async fn open_loop(pool: &Rc<Pool>, rate: f64, end: Instant) {
+async fn open_loop(pool: &Rc<Pool>, callers: Option<&Rc<Callers>>, rate: f64, end: Instant) {
     let (sender, mut arrivals) = mpsc::unbounded_channel();
     // A thread of its own sleeps far more exactly than the runtime's millisecond timer.
     let clock = std::thread::spawn(move || {
@@ -86,8 +91,8 @@ async fn open_loop(pool: &Rc<Pool>, rate: f64, end: Instant) {
         }
     });
     while let Some(due) = arrivals.recv().await {
-        let pool = Rc::clone(pool);
-        tokio::task::spawn_local(async move { pool.request(due).await });
+        let (pool, callers) = (Rc::clone(pool), callers.cloned());
+        tokio::task::spawn_local(async move { pool.request(callers.as_deref(), due).await });
     }
     clock.join().expect("the clock does not panic");
     let late = Instant::now() + PATIENCE;
@@ -115,13 +120,15 @@ type Http1 = http1::SendRequest<Empty<Bytes>>;
 type Http2 = http2::SendRequest<Empty<Bytes>>;
 
 /// Connections and what came back over them.
-struct Pool {
+pub(crate) struct Pool {
     address: SocketAddr,
     /// Idle HTTP/1.1 connections.
     idle: RefCell<Vec<Http1>>,
     opened: Cell<usize>,
     /// HTTP/2 connections, none for HTTP/1.1.
     shared: Vec<Http2>,
+    /// The connection to use next.
+    next: Cell<usize>,
     turn: Cell<usize>,
     outstanding: Cell<usize>,
     /// Due times of requests without an answer yet, by number.
@@ -140,6 +147,7 @@ impl Pool {
             shared,
             idle: RefCell::default(),
             opened: Cell::new(0),
+            next: Cell::new(0),
             turn: Cell::new(0),
             outstanding: Cell::new(0),
             pending: RefCell::default(),
@@ -148,23 +156,37 @@ impl Pool {
     }
 
     /// One request that was due at `due`, from sending to the end of its answer.
-    async fn request(&self, due: Instant) {
+    async fn request(&self, callers: Option<&Callers>, due: Instant) {
         let number = self.turn.replace(self.turn.get() + 1);
         self.outstanding.set(self.outstanding.get() + 1);
         self.pending.borrow_mut().insert(number, due);
-        let answer = if self.shared.is_empty() {
-            self.over_http1(number).await
-        } else {
-            self.over_http2(number).await
+        let response = match callers {
+            Some(callers) => callers.send(number, rank(number), request()).await,
+            None => self.exchange(with_rank(request(), rank(number))).await.map(|it| it.map(drop)),
         };
         self.outstanding.set(self.outstanding.get() - 1);
         self.pending.borrow_mut().remove(&number);
-        let (status, delay) = answer.unwrap_or((None, Duration::MAX));
+        let status = response.as_ref().map(Response::status);
+        let delay = response.as_ref().map_or(Duration::MAX, delay_of);
+        let sent = callers.is_none()
+            || response.is_some_and(|response| response.extensions().get::<Wired>().is_some());
         let (top, latency) = (is_top(number), due.elapsed());
-        self.answers.borrow_mut().push(Answer { due, status, latency, delay, top });
+        self.answers.borrow_mut().push(Answer { due, status, latency, delay, top, sent });
     }
 
-    async fn over_http1(&self, number: usize) -> Option<(Option<StatusCode>, Duration)> {
+    /// Sends a request and reads its answer to the end.
+    pub(crate) async fn exchange(
+        &self,
+        request: Request<Empty<Bytes>>,
+    ) -> Option<Response<Empty<Bytes>>> {
+        if self.shared.is_empty() {
+            self.over_http1(request).await
+        } else {
+            self.over_http2(request).await
+        }
+    }
+
+    async fn over_http1(&self, request: Request<Empty<Bytes>>) -> Option<Response<Empty<Bytes>>> {
         let idle = self.idle.borrow_mut().pop();
         let mut connection = match idle {
             Some(connection) => connection,
@@ -174,23 +196,22 @@ impl Pool {
             }
             None => return None,
         };
-        let response = connection.send_request(request(number)).await.ok()?;
-        let answer = (Some(response.status()), delay_of(&response));
-        response.into_body().collect().await.ok()?;
+        let (head, body) = connection.send_request(request).await.ok()?.into_parts();
+        body.collect().await.ok()?;
         if connection.ready().await.is_ok() {
             self.idle.borrow_mut().push(connection);
         } else {
             self.opened.set(self.opened.get() - 1);
         }
-        Some(answer)
+        Some(Response::from_parts(head, Empty::new()))
     }
 
-    async fn over_http2(&self, number: usize) -> Option<(Option<StatusCode>, Duration)> {
-        let mut connection = self.shared[number % self.shared.len()].clone();
-        let response = connection.send_request(request(number)).await.ok()?;
-        let answer = (Some(response.status()), delay_of(&response));
-        response.into_body().collect().await.ok()?;
-        Some(answer)
+    async fn over_http2(&self, request: Request<Empty<Bytes>>) -> Option<Response<Empty<Bytes>>> {
+        let next = self.next.replace(self.next.get() + 1);
+        let mut connection = self.shared[next % self.shared.len()].clone();
+        let (head, body) = connection.send_request(request).await.ok()?.into_parts();
+        body.collect().await.ok()?;
+        Some(Response::from_parts(head, Empty::new()))
     }
 
     fn count_outstanding_as_lost(&self) {
@@ -201,6 +222,7 @@ impl Pool {
             status: None,
             latency: Duration::MAX,
             delay: Duration::MAX,
+            sent: true,
         }));
     }
 
@@ -219,12 +241,22 @@ fn is_top(number: usize) -> bool {
     user(number) < 1 << 14
 }
 
-fn request(number: usize) -> Request<Empty<Bytes>> {
+fn rank(number: usize) -> Rank {
+    Rank::new(24, user(number))
+}
+
+fn with_rank(mut request: Request<Empty<Bytes>>, rank: Rank) -> Request<Empty<Bytes>> {
+    let context = format!("r=({} {})", rank.business(), rank.user());
+    let context = context.try_into().expect("printable ASCII");
+    request.headers_mut().insert("overload-context", context);
+    request
+}
+
+fn request() -> Request<Empty<Bytes>> {
     let sent = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_micros());
     Request::get("http://localhost/")
         .header("host", "localhost")
         .header("x-sent-us", sent.to_string())
-        .header("overload-context", format!("r=(24 {})", user(number)))
         .body(Empty::new())
         .expect("a valid request")
 }

@@ -5,6 +5,7 @@
 //! cargo run --release -p tidegate-http --example spike -- [KEY=VALUE …]
 //!   ways=layer,yield,…   runtimes=1c,1,2   protocols=h1,h2   event_interval=61
 //!   rounds=3   seconds=2   load=2   extra_slots=0   work=wall|cpu|await   work_us=1000
+//!   callers=ignore|credit|cursor
 //! ```
 //!
 //! The program is the load generator; each measurement has a server process of its own. A round
@@ -13,6 +14,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "a program that measures real time")]
 
+mod callers;
 mod load;
 mod report;
 mod serve;
@@ -106,6 +108,8 @@ fn main() {
     let options = Options(args.collect());
     let seconds = Duration::from_secs_f64(options.number("seconds", "2"));
     let times: f64 = options.number("load", "2");
+    // Callers with a throttle go through the client layer; others send whatever comes.
+    let throttle = Some(options.text("callers", "ignore")).filter(|throttle| throttle != "ignore");
     report::heading();
     for runtime in options.list("runtimes", "1c,1,2") {
         for protocol in options.list("protocols", "h1,h2") {
@@ -123,7 +127,8 @@ fn main() {
             for _ in 0..options.number("rounds", "3") {
                 let closed = Load::Closed { seconds };
                 let capacity = measure(&open, &closed).per_second();
-                let load = Load::Poisson { rate: times * capacity, seconds };
+                let (rate, throttle) = (times * capacity, throttle.clone());
+                let load = Load::Poisson { rate, seconds, throttle };
                 for (way, rows) in ways.iter().zip(&mut rows) {
                     let setup = Setup { way: way.clone(), ..open.clone() };
                     rows.push(measure(&setup, &load).against(capacity));

@@ -17,6 +17,8 @@ pub(crate) struct Answer {
     pub(crate) delay: Duration,
     /// Of the most important quarter.
     pub(crate) top: bool,
+    /// Whether it left its caller.
+    pub(crate) sent: bool,
 }
 
 /// What was measured in one run.
@@ -65,6 +67,11 @@ impl Row {
         self.answers.len() as f64 / self.seconds
     }
 
+    /// Requests per second that left their callers.
+    fn sent(&self) -> f64 {
+        self.answers.iter().filter(|each| each.sent).count() as f64 / self.seconds
+    }
+
     /// Requests per second that got this answer, or none.
     fn answered(&self, status: Option<StatusCode>) -> f64 {
         self.answers.iter().filter(|each| each.status == status).count() as f64 / self.seconds
@@ -97,9 +104,9 @@ impl Row {
 pub(crate) fn heading() {
     println!(
         "| way | runtime | protocol | event interval | extra slots | capacity /s | offered /s \
-         | refused /s | lost /s | goodput ÷ capacity (range) | top quarter | p99 ms | p99 to handler ms | load average |"
+         | sent /s | refused /s | lost /s | goodput ÷ capacity (range) | top quarter | p99 ms | p99 to handler ms | load average |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|");
 }
 
 /// One line: medians over the rounds.
@@ -108,10 +115,11 @@ pub(crate) fn print(setup: &Setup, rows: &[Row]) {
     let goodput = sorted(rows, Row::goodput);
     let Setup { way, runtime, protocol, event_interval, extra_slots, .. } = setup;
     println!(
-        "| {way} | {runtime} | {protocol} | {event_interval} | {extra_slots} | {:.0} | {:.0} | {:.0} | {:.0} \
+        "| {way} | {runtime} | {protocol} | {event_interval} | {extra_slots} | {:.0} | {:.0} | {:.0} | {:.0} | {:.0} \
          | {:.3} ({:.3}–{:.3}) | {:.3} | {:.1} | {:.1} | {} |",
         median(&|row| row.capacity),
         median(&Row::offered),
+        median(&Row::sent),
         median(&|row| row.answered(Some(StatusCode::SERVICE_UNAVAILABLE))),
         median(&|row| row.answered(None)),
         goodput[rows.len() / 2],

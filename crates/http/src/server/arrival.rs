@@ -9,11 +9,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use http::{Extensions, HeaderMap, Method, Request, Uri};
+use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Uri};
 use tidegate_core::{Context, Instant, Rank};
 
 use super::layer::GateLayer;
-use crate::{identity, wire};
+use crate::identity;
+use crate::wire::{self, Carried};
 
 /// A request without its body.
 #[derive(Clone, Copy, Debug)]
@@ -108,6 +109,8 @@ pub(super) struct Asked {
     pub(super) trusted: bool,
     /// Whether it sent a context, and so understands feedback.
     pub(super) listens: bool,
+    /// Whether it is a stranger's and claims a context, which nobody may believe.
+    pub(super) claims: bool,
     pub(super) grpc: bool,
 }
 
@@ -120,17 +123,25 @@ impl GateLayer {
     /// Reads what `head` comes with.
     pub(super) fn ask(&self, now: Instant, head: &Head<'_>) -> Asked {
         let trusted = self.trust.trusts(head);
-        let told = if trusted { self.told(now, head.headers) } else { None };
-        let mut context =
-            told.unwrap_or_else(|| Context { rank: self.assign(head), ..Context::default() });
-        if trusted {
+        let carried = Carried::of(head.headers);
+        let told = if trusted && carried.context { self.told(now, head.headers) } else { None };
+        let mut context = told
+            .unwrap_or_else(|| Context { rank: self.assign(head, &carried), ..Context::default() });
+        if trusted && carried.attempt {
             let attempt = wire::attempt_of(head.headers).unwrap_or(0);
             context.attempt = context.attempt.max(attempt);
         }
-        for patience in wire::timeout_of(head.headers).into_iter().chain(self.patience) {
+        let timeout = if carried.timeout { wire::timeout_of(head.headers) } else { None };
+        for patience in timeout.into_iter().chain(self.patience) {
             context.deadline = context.deadline.min(now + patience);
         }
-        Asked { context, trusted, listens: told.is_some(), grpc: wire::is_grpc(head.headers) }
+        Asked {
+            context,
+            trusted,
+            listens: told.is_some(),
+            claims: carried.context && !trusted,
+            grpc: carried.content_type && wire::is_grpc(head.headers),
+        }
     }
 
     /// The context that came along, unless it is missing or malformed.
@@ -142,17 +153,22 @@ impl GateLayer {
         told.ok()
     }
 
-    fn assign(&self, head: &Head<'_>) -> Rank {
+    fn assign(&self, head: &Head<'_>, carried: &Carried<'_>) -> Rank {
         let action = match &self.action {
             // Nobody would look at it.
             _ if !self.entry.has_actions() => String::new(),
             Some(action) => action(head),
             None => format!("{} {}", head.method, head.uri.path()),
         };
-        let peer = head.extensions.get::<Peer>().map(|Peer(address)| *address);
-        identity::with_user(head.headers, self.user_header.as_ref(), peer, |user| {
-            self.entry.rank(identity::hour(), &action, user)
-        })
+        // As `identity::with_user` does, with what was seen already.
+        let verified = self.user_header.as_ref().and_then(|name| head.headers.get(name));
+        let told = verified.or(carried.authorization).map(HeaderValue::as_bytes);
+        let session = || if carried.cookies { identity::session(head.headers) } else { None };
+        let rank = |user: Option<&[u8]>| identity::rank(&self.entry, &action, user);
+        match told.or_else(session) {
+            Some(user) => rank(Some(user)),
+            None => identity::with_peer(head.extensions.get().map(|Peer(address)| *address), rank),
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use tidegate_core::{Cost, Outcome, Rejection};
+use tidegate_core::{Cost, Instant, Outcome, Rejection};
 use tidegate_driver::{Slot, Ticket, context};
 use tower_service::Service;
 
@@ -27,59 +27,49 @@ pin_project! {
         S: Service<Request<Q>>,
     {
         #[pin]
-        state: State<S::Future>,
-        // The service and the request, until the handler runs.
-        inner: Option<(S, Request<Q>)>,
-        layer: Arc<GateLayer>,
-        asked: Asked,
-        // What the service's polls have taken.
-        metered: Metered,
+        state: State<S, Q, S::Future>,
+        // Until it is answered.
+        case: Option<Case>,
     }
 }
 
 pin_project! {
     #[project = StateProj]
-    enum State<F> {
-        Refused { rejection: Rejection },
-        // In the gate's queue.
-        Waiting { ticket: Ticket },
-        // May run, and lets others be read first. Without a slot if it is exempt.
-        Starting { slot: Option<Slot>, turn: Turn },
+    enum State<S, Q, F> {
+        // The service and the request, until the handler runs; none if it never will.
+        Before { wait: Wait, inner: Option<(S, Request<Q>)> },
         // The handler runs.
-        Running { slot: Option<Slot>, #[pin] future: F },
+        Running { #[pin] future: F },
         Over,
     }
+}
+
+/// What a request waits for before its handler runs.
+pub(super) enum Wait {
+    Refused(Rejection),
+    /// In the gate's queue.
+    Slot(Ticket),
+    /// May run, and lets others be read first.
+    Turn(Turn),
+}
+
+/// What is known of a request, and what it holds.
+pub(super) struct Case {
+    layer: Arc<GateLayer>,
+    asked: Asked,
+    /// While it runs, unless it is exempt.
+    slot: Option<Slot>,
+    /// What the service's polls have taken.
+    metered: Metered,
 }
 
 impl<S, Q> ResponseFuture<S, Q>
 where
     S: Service<Request<Q>>,
 {
-    pub(super) fn admitted(
-        layer: Arc<GateLayer>,
-        asked: Asked,
-        ticket: Ticket,
-        service: S,
-        request: Request<Q>,
-    ) -> Self {
-        let (state, metered) = (State::Waiting { ticket }, layer.meter.begin());
-        Self { state, inner: Some((service, request)), layer, asked, metered }
-    }
-
-    pub(super) fn exempt(
-        layer: Arc<GateLayer>,
-        asked: Asked,
-        service: S,
-        request: Request<Q>,
-    ) -> Self {
-        let state = State::Starting { slot: None, turn: Turn::Done };
-        let metered = layer.meter.begin();
-        Self { state, inner: Some((service, request)), layer, asked, metered }
-    }
-
-    pub(super) fn refused(layer: Arc<GateLayer>, asked: Asked, rejection: Rejection) -> Self {
-        let state = State::Refused { rejection };
-        Self { state, inner: None, layer, asked, metered: Metered::NOTHING }
+    #[inline]
+    pub(super) fn new(case: Case, wait: Wait, inner: Option<(S, Request<Q>)>) -> Self {
+        Self { state: State::Before { wait, inner }, case: Some(case) }
     }
 }
 
@@ -92,148 +82,162 @@ where
     type Output = Result<Response<GateBody<B>>, S::Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        const RESOLVED: &str = "a response future is not polled after it has resolved";
+        const KEPT: &str = "service and request are kept until the handler runs";
         let mut this = self.project();
-        loop {
-            match this.state.as_mut().project() {
-                StateProj::Refused { rejection } => {
-                    return Poll::Ready(Ok(refuse(this.layer, this.asked, rejection)));
+        let case = this.case.as_mut().expect(RESOLVED);
+        let now = match this.state.as_mut().project() {
+            StateProj::Before { wait, inner } => match ready!(case.wait(wait, inner, cx)) {
+                Ok(now) => now,
+                Err(rejection) => {
+                    let refusal = case.refuse(&rejection);
+                    *this.case = None;
+                    return Poll::Ready(Ok(refusal));
                 }
-                StateProj::Waiting { ticket } => {
-                    let state = match ready!(Pin::new(ticket).poll(cx)) {
-                        Ok(slot) => {
-                            note_pressure(&slot, this.asked, this.inner);
-                            State::Starting { slot: Some(slot), turn: Turn::default() }
-                        }
-                        Err(rejection) => {
-                            this.inner.take().into_iter().for_each(|(_, it)| drain::forget(it));
-                            State::Refused { rejection }
-                        }
-                    };
-                    this.state.set(state);
+            },
+            StateProj::Running { .. } | StateProj::Over => case.layer.gate.now(),
+        };
+        let _entered = case.enter();
+        // The call and the first poll, which for most is the only one, are measured as one.
+        let begun = case.layer.meter.begin_poll(now, &case.metered);
+        if let StateProj::Before { inner, .. } = this.state.as_mut().project() {
+            let (service, _) = inner.as_mut().expect(KEPT);
+            if let Err(error) = ready!(service.poll_ready(cx)) {
+                case.slot.take().into_iter().for_each(Slot::fail);
+                *this.case = None;
+                return Poll::Ready(Err(error));
+            }
+            let (mut service, request) = inner.take().expect(KEPT);
+            this.state.set(State::Running { future: service.call(request) });
+        }
+        let StateProj::Running { future } = this.state.as_mut().project() else {
+            panic!("{RESOLVED}");
+        };
+        let answer = future.poll(cx);
+        case.layer.meter.end_poll(begun, case.layer.gate.now(), &mut case.metered);
+        let answer = ready!(answer);
+        this.state.set(State::Over);
+        Poll::Ready(this.case.take().expect(RESOLVED).end(answer))
+    }
+}
+
+impl Case {
+    pub(super) fn new(layer: Arc<GateLayer>, asked: Asked) -> Self {
+        Self { layer, asked, slot: None, metered: Metered::NOTHING }
+    }
+
+    /// It will run some day. What to wait for if it must not wait in the gate.
+    pub(super) fn exempt(&mut self) -> Wait {
+        self.metered = self.layer.meter.begin();
+        Wait::Turn(Turn::Done)
+    }
+
+    /// The same after the gate has let it in.
+    pub(super) fn admit<Q>(&mut self, ticket: Ticket, request: &mut Request<Q>) -> Wait {
+        self.metered = self.layer.meter.begin();
+        match ticket.slot_at_once() {
+            Ok(slot) => self.start(slot, request),
+            Err(ticket) => Wait::Slot(ticket),
+        }
+    }
+
+    /// It has a slot. Lets the handler see if a cheaper answer will do.
+    fn start<Q>(&mut self, slot: Slot, request: &mut Request<Q>) -> Wait {
+        if slot.degraded() {
+            let pressure = Pressure { degraded: true, rank: self.asked.context.rank };
+            request.extensions_mut().insert(pressure);
+        }
+        self.slot = Some(slot);
+        Wait::Turn(Turn::default())
+    }
+
+    /// Ready when the handler may run, with the time, or when it never will.
+    fn wait<S, Q>(
+        &mut self,
+        wait: &mut Wait,
+        inner: &mut Option<(S, Request<Q>)>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Instant, Rejection>>
+    where
+        Q: Body + Send + 'static,
+    {
+        if let Wait::Slot(ticket) = wait {
+            *wait = match (ready!(Pin::new(ticket).poll(cx)), &mut *inner) {
+                (Ok(slot), Some((_, request))) => self.start(slot, request),
+                (Ok(slot), None) => panic!("{slot:?} is for a request that is gone"),
+                (Err(rejection), _) => {
+                    inner.take().into_iter().for_each(|(_, request)| drain::forget(request));
+                    Wait::Refused(rejection)
                 }
-                StateProj::Starting { slot, turn } => {
-                    ready!(turn.poll(cx));
-                    let parent = slot.as_ref().map(Slot::parent);
-                    let _entered = context::enter_for(this.asked.context, parent);
-                    let (service, _) = this.inner.as_mut().expect("kept until the handler runs");
-                    if let Err(error) = ready!(service.poll_ready(cx)) {
-                        slot.take().into_iter().for_each(Slot::fail);
-                        this.state.set(State::Over);
-                        return Poll::Ready(Err(error));
-                    }
-                    let (slot, inner) = (slot.take(), this.inner.take());
-                    let (mut service, request) = inner.expect("looked at above");
-                    // The call and the first poll, which for most is the only one, are measured as one.
-                    let answer = this.layer.meter.measure(this.metered, || {
-                        let future = service.call(request);
-                        this.state.set(State::Running { slot, future });
-                        this.state.as_mut().poll_handler(cx)
-                    });
-                    let (mut slot, answer) = ready!(answer);
-                    slot.iter_mut().for_each(|slot| slot.step(this.metered.time()));
-                    this.state.set(State::Over);
-                    let cost = this.layer.meter.settle(this.metered);
-                    return Poll::Ready(end(this.layer, this.asked, slot, cost, answer));
-                }
-                StateProj::Running { slot, .. } => {
-                    let parent = slot.as_ref().map(Slot::parent);
-                    let _entered = context::enter_for(this.asked.context, parent);
-                    let state = this.state.as_mut();
-                    let answer = this.layer.meter.measure(this.metered, || state.poll_handler(cx));
-                    let (mut slot, answer) = ready!(answer);
-                    slot.iter_mut().for_each(|slot| slot.step(this.metered.time()));
-                    this.state.set(State::Over);
-                    let cost = this.layer.meter.settle(this.metered);
-                    return Poll::Ready(end(this.layer, this.asked, slot, cost, answer));
-                }
-                StateProj::Over => panic!("a response future is not polled after it has resolved"),
+            };
+        }
+        match wait {
+            Wait::Refused(rejection) => Poll::Ready(Err(*rejection)),
+            Wait::Slot(_) => Poll::Pending,
+            Wait::Turn(turn) => {
+                let now = self.layer.gate.now();
+                ready!(turn.poll(now, cx));
+                Poll::Ready(Ok(now))
             }
         }
     }
-}
 
-impl<F: Future> State<F> {
-    /// Polls the handler: its slot and what it says.
-    fn poll_handler(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<(Option<Slot>, F::Output)> {
-        match self.project() {
-            StateProj::Running { slot, future } => {
-                let answer = ready!(future.poll(cx));
-                Poll::Ready((slot.take(), answer))
+    /// What runs meanwhile runs for this request.
+    fn enter(&self) -> context::Entered {
+        context::enter_for(self.asked.context, self.slot.as_ref().map(Slot::parent))
+    }
+
+    /// The handler is done.
+    fn end<B: Body, E>(
+        mut self,
+        answer: Result<Response<B>, E>,
+    ) -> Result<Response<GateBody<B>>, E> {
+        self.slot.iter_mut().for_each(|slot| slot.step(self.metered.time()));
+        let cost = self.layer.meter.settle(&self.metered);
+        match answer {
+            Ok(response) => Ok(self.pass(cost, response)),
+            Err(error) => {
+                self.slot.into_iter().for_each(|slot| slot.finish(Outcome::Fail, cost));
+                Err(error)
             }
-            _ => panic!("only what runs is polled"),
         }
     }
-}
 
-/// Lets the handler see how it is served.
-fn note_pressure<S, Q>(slot: &Slot, asked: &Asked, inner: &mut Option<(S, Request<Q>)>) {
-    if let Some((_, request)) = inner {
-        let pressure = Pressure { degraded: slot.degraded(), rank: asked.context.rank };
-        request.extensions_mut().insert(pressure);
+    /// The handler's answer, with feedback for who understands it; the slot goes with the body.
+    fn pass<B: Body>(self, cost: Cost, mut response: Response<B>) -> Response<GateBody<B>> {
+        let Self { layer, asked, slot, metered } = self;
+        wire::forget_reports(response.headers_mut());
+        let Some(mut slot) = slot else { return response.map(GateBody::passed) };
+        tell(&layer, &asked, Said::Served(&mut slot), response.headers_mut());
+        let tail = asked.grpc.then(|| Trailer::for_whom(&layer, &asked)).flatten();
+        // A handler may know better what an answer has cost, also in units of its own.
+        let cost = response.extensions().get::<Cost>().copied().unwrap_or(cost);
+        let outcome = outcome_of(response.status());
+        let held = Held { slot, cost, outcome, answered: metered.ended() };
+        response.map(|body| GateBody::served(body, held, layer, tail))
     }
-}
 
-/// The handler is done.
-fn end<B: Body, E>(
-    layer: &Arc<GateLayer>,
-    asked: &Asked,
-    slot: Option<Slot>,
-    cost: Cost,
-    answer: Result<Response<B>, E>,
-) -> Result<Response<GateBody<B>>, E> {
-    match answer {
-        Ok(response) => Ok(pass(layer, asked, slot, cost, response)),
-        Err(error) => {
-            slot.into_iter().for_each(|slot| slot.finish(Outcome::Fail, cost));
-            Err(error)
-        }
+    /// A refusal is a response: the connection stays, and the caller reads why.
+    fn refuse<B: Body>(&self, rejection: &Rejection) -> Response<GateBody<B>> {
+        let Self { layer, asked, .. } = self;
+        let mut headers = HeaderMap::with_capacity(8);
+        let cursor = tell(layer, asked, Said::Refused(rejection), &mut headers);
+        let refusal = Refusal {
+            rejection,
+            rank: asked.trusted.then_some((asked.context.rank, cursor)),
+            grpc: asked.grpc,
+            jitter: layer.counts.jitter(),
+        };
+        let (status, text) = refusal.write(&mut headers);
+        let mut response = Response::new(GateBody::refusal(text));
+        (*response.status_mut(), *response.headers_mut()) = (status, headers);
+        response
     }
-}
-
-/// The handler's answer, with feedback for who understands it; the slot goes with the body.
-fn pass<B: Body>(
-    layer: &Arc<GateLayer>,
-    asked: &Asked,
-    slot: Option<Slot>,
-    cost: Cost,
-    mut response: Response<B>,
-) -> Response<GateBody<B>> {
-    // What a service behind us told us is not for our callers.
-    for field in [wire::FEEDBACK, wire::LOAD, wire::LOAD_BIN] {
-        response.headers_mut().remove(field);
-    }
-    let Some(mut slot) = slot else { return response.map(GateBody::passed) };
-    tell(layer, asked, Said::Served(&mut slot), response.headers_mut());
-    let tail = asked.grpc.then(|| Trailer::for_whom(layer, asked)).flatten();
-    // A handler may know better what an answer has cost, also in units of its own.
-    let cost = response.extensions().get::<Cost>().copied().unwrap_or(cost);
-    let held = Held { slot, cost, outcome: outcome_of(response.status()) };
-    response.map(|body| GateBody::served(body, held, &layer.streams, tail))
 }
 
 /// A server error says that the service failed; everything else is an answer.
 fn outcome_of(status: StatusCode) -> Outcome {
     if status.is_server_error() { Outcome::Fail } else { Outcome::Serve }
-}
-
-/// A refusal is a response: the connection stays, and the caller reads why.
-fn refuse<B: Body>(
-    layer: &GateLayer,
-    asked: &Asked,
-    rejection: &Rejection,
-) -> Response<GateBody<B>> {
-    let mut response = Response::new(());
-    let cursor = tell(layer, asked, Said::Refused(rejection), response.headers_mut());
-    let refusal = Refusal {
-        rejection,
-        rank: asked.trusted.then_some((asked.context.rank, cursor)),
-        grpc: asked.grpc,
-        jitter: layer.counts.jitter(),
-    };
-    let (status, headers, text) = refusal.response();
-    *response.status_mut() = status;
-    response.headers_mut().extend(headers);
-    response.map(|()| GateBody::refusal(text))
 }
 
 /// What feedback goes with.

@@ -33,7 +33,7 @@ pub struct GateLayer {
     pub(super) user_header: Option<HeaderName>,
     pub(super) exempt: Vec<Cow<'static, str>>,
     pub(super) names: Names,
-    pub(super) streams: Arc<Streams>,
+    pub(crate) streams: Arc<Streams>,
     pub(super) counts: Arc<Counts>,
     /// None: to those that are trusted.
     pub(super) report_load: Option<bool>,

@@ -14,14 +14,17 @@
 //!
 //! There is one meter per process, as there is one CPU time of it.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
-use std::time::Instant;
 
-use tidegate_core::{Cost, Span};
+use tidegate_core::{Cost, Instant, Span};
+use tidegate_driver::{Clock, Monotonic};
 
 /// One request in so many is measured by the thread's clock.
 const ONE_IN: u64 = 64;
+/// A request that takes as long looks whether a comparison is due; of others only those that are sampled do.
+const LONG: Span = Span::from_micros(100);
 /// Time between two comparisons with the process's clock.
 const EVERY: Span = Span::from_secs(1);
 /// Weight of the latest second in the scale. A change of load is followed within three.
@@ -60,7 +63,7 @@ impl CpuClocks for SystemClocks {
     }
 
     fn now(&self) -> Instant {
-        Instant::now()
+        Monotonic::process().now()
     }
 }
 
@@ -83,16 +86,19 @@ impl CpuClocks for SystemClocks {
     }
 
     fn now(&self) -> Instant {
-        Instant::now()
+        Monotonic::process().now()
     }
+}
+
+thread_local! {
+    /// Requests begun on this thread.
+    static BEGUN: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Turns time in polls into CPU time.
 #[derive(Debug)]
 pub struct Meter {
     clocks: Box<dyn CpuClocks>,
-    /// Requests begun.
-    requests: AtomicU64,
     /// Time and CPU time in polls of requests that were sampled, since the last comparison.
     sampled: (AtomicU64, AtomicU64),
     /// Time in polls of all others since then.
@@ -125,7 +131,6 @@ impl Meter {
         let one = || AtomicU64::new(1f64.to_bits());
         Self {
             clocks: Box::new(clocks),
-            requests: AtomicU64::new(0),
             sampled: Default::default(),
             unsampled: AtomicU64::new(0),
             ratio: one(),
@@ -142,23 +147,31 @@ impl Meter {
 
     /// A request begins.
     pub fn begin(&self) -> Metered {
-        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        let number = BEGUN.replace(BEGUN.get().wrapping_add(1));
         let cpu = number.is_multiple_of(ONE_IN).then_some(Span::ZERO);
         Metered { cpu, ..Metered::NOTHING }
     }
 
     /// Runs a part of the request's work: one poll.
     pub fn measure<T>(&self, metered: &mut Metered, work: impl FnOnce() -> T) -> T {
-        let cpu = metered.cpu.map(|_| self.clocks.thread());
-        let begun = self.clocks.now();
+        let begun = self.begin_poll(self.clocks.now(), metered);
         let result = work();
-        let ended = self.clocks.now();
-        metered.time += ended.saturating_duration_since(begun).into();
-        metered.ended = Some(ended);
-        if let (Some(before), Some(sum)) = (cpu, &mut metered.cpu) {
+        self.end_poll(begun, self.clocks.now(), metered);
+        result
+    }
+
+    /// A poll of a request begins at `now`, by whichever clock its reader needs for other reasons too.
+    pub fn begin_poll(&self, now: Instant, metered: &Metered) -> BegunPoll {
+        BegunPoll { at: now, cpu: metered.cpu.map(|_| self.clocks.thread()) }
+    }
+
+    /// It ends at `now`, by the same clock and on the same thread.
+    pub fn end_poll(&self, begun: BegunPoll, now: Instant, metered: &mut Metered) {
+        metered.ended = now;
+        metered.time += now.since(begun.at);
+        if let (Some(before), Some(sum)) = (begun.cpu, &mut metered.cpu) {
             *sum += self.clocks.thread().saturating_sub(before);
         }
-        result
     }
 
     /// What the request has cost. Ask once, when it has ended.
@@ -174,7 +187,9 @@ impl Meter {
                 metered.time.scale(load(&self.ratio))
             }
         };
-        metered.ended.into_iter().for_each(|now| self.compare(now));
+        if metered.cpu.is_some() || metered.time >= LONG {
+            self.compare();
+        }
         Cost::from(cpu.scale(load(&self.scale)).max(Span::from_nanos(1)))
     }
 
@@ -184,9 +199,9 @@ impl Meter {
     }
 
     /// Compares with the process's clock, if it is time and nobody else does.
-    fn compare(&self, now: Instant) {
-        let Ok(mut last) = self.last.try_lock() else { return };
-        if Span::from(now.saturating_duration_since(last.at)) < EVERY {
+    fn compare(&self) {
+        let (now, Ok(mut last)) = (self.clocks.now(), self.last.try_lock()) else { return };
+        if now.since(last.at) < EVERY {
             return;
         }
         let process = self.clocks.process();
@@ -214,6 +229,13 @@ impl Meter {
     }
 }
 
+/// When a poll has begun, and at which CPU time of its thread if that is sampled.
+#[derive(Clone, Copy, Debug)]
+pub struct BegunPoll {
+    at: Instant,
+    cpu: Option<Span>,
+}
+
 /// What was measured of one request.
 #[derive(Clone, Copy, Debug)]
 pub struct Metered {
@@ -221,16 +243,21 @@ pub struct Metered {
     /// Of requests that are sampled.
     cpu: Option<Span>,
     /// When its last poll ended.
-    ended: Option<Instant>,
+    ended: Instant,
 }
 
 impl Metered {
     /// Of a request that does no work.
-    pub const NOTHING: Self = Self { time: Span::ZERO, cpu: None, ended: None };
+    pub const NOTHING: Self = Self { time: Span::ZERO, cpu: None, ended: Instant::ZERO };
 
     /// What its polls have taken so far.
     pub fn time(&self) -> Span {
         self.time
+    }
+
+    /// When the last of them ended.
+    pub fn ended(&self) -> Instant {
+        self.ended
     }
 }
 
@@ -245,7 +272,6 @@ fn store(bits: &AtomicU64, value: f64) {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
-    use std::time::Duration;
 
     use super::*;
 
@@ -255,13 +281,13 @@ mod tests {
 
     impl Fake {
         fn new() -> Self {
-            Self(Arc::new(Mutex::new((Instant::now(), Span::ZERO, Span::ZERO))))
+            Self(Arc::new(Mutex::new((Instant::ZERO, Span::ZERO, Span::ZERO))))
         }
 
         /// Lets time pass, some of it in this thread, some of it elsewhere in the process.
         fn pass(&self, micros: u64, thread: u64, elsewhere: u64) {
             let mut clocks = self.0.lock().unwrap();
-            clocks.0 += Duration::from_micros(micros);
+            clocks.0 += Span::from_micros(micros);
             clocks.1 += Span::from_micros(thread);
             clocks.2 += Span::from_micros(thread + elsewhere);
         }
@@ -284,7 +310,7 @@ mod tests {
     /// Requests whose handlers take `micros`, of which `cpu`, and `around` outside of polls.
     fn run(meter: &Meter, fake: &Fake, seconds: u64, kinds: &[(u64, u64, u64)]) -> f64 {
         let (mut costs, before) = (0, fake.process());
-        let end = fake.now() + Duration::from_secs(seconds);
+        let end = fake.now() + Span::from_secs(seconds);
         // A fixed disorder, so that no kind falls together with the sampled ones.
         let mut draw = 1u64;
         while fake.now() < end {

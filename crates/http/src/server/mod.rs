@@ -22,6 +22,6 @@ mod turn;
 pub use arrival::{Head, Peer, Trust};
 pub use future::ResponseFuture;
 pub use layer::GateLayer;
-pub use meter::{CpuClocks, Meter, Metered, SystemClocks};
+pub use meter::{BegunPoll, CpuClocks, Meter, Metered, SystemClocks};
 pub use pressure::Pressure;
 pub use service::GateService;

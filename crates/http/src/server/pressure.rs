@@ -2,8 +2,9 @@
 
 use http::Extensions;
 use tidegate_core::Rank;
+use tidegate_driver::context;
 
-/// How the gate let a request in; in the extensions of every request that was not exempt.
+/// How the gate let a request in.
 ///
 /// ```
 /// # use tidegate_http::server::Pressure;
@@ -26,9 +27,14 @@ pub struct Pressure {
 }
 
 impl Pressure {
-    /// That of a request; none in particular if the gate was not asked.
+    /// That of the request with these extensions. They have it only if a cheaper answer is asked for, since
+    /// the first extension of a request costs three allocations; else the rank is that of this task's
+    /// context.
     pub fn of(extensions: &Extensions) -> Self {
-        extensions.get().copied().unwrap_or_default()
+        extensions.get().copied().unwrap_or_else(|| {
+            let rank = context::current().map_or(Rank::default(), |context| context.rank);
+            Self { degraded: false, rank }
+        })
     }
 }
 
@@ -41,5 +47,60 @@ impl<S: Sync> axum_core::extract::FromRequestParts<S> for Pressure {
         _state: &S,
     ) -> Result<Self, Self::Rejection> {
         Ok(Self::of(&parts.extensions))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::future::{Ready, ready};
+    use std::sync::{Arc, Mutex};
+    use std::task::{Context, Poll};
+
+    use http::{Request, Response};
+    use http_body_util::Empty;
+    use tidegate_core::Span;
+    use tidegate_core::gate::GateConfig;
+    use tidegate_driver::SharedGate;
+    use tower_layer::Layer;
+    use tower_service::Service;
+
+    use super::*;
+    use crate::{GateLayer, Trust};
+
+    type Body = Empty<bytes::Bytes>;
+
+    /// Notes the pressure it sees.
+    #[derive(Clone, Default)]
+    struct Notes(Arc<Mutex<Vec<Pressure>>>);
+
+    impl Service<Request<Body>> for Notes {
+        type Response = Response<Body>;
+        type Error = Infallible;
+        type Future = Ready<Result<Response<Body>, Infallible>>;
+
+        fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, request: Request<Body>) -> Self::Future {
+            self.0.lock().unwrap().push(Pressure::of(request.extensions()));
+            ready(Ok(Response::default()))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_handler_sees_its_rank_and_whether_less_will_do() {
+        for (degrade_delay, degraded) in [(Span::from_secs(1), false), (Span::ZERO, true)] {
+            let config = GateConfig { degrade_delay, ..GateConfig::default() };
+            let gate = SharedGate::build(&config).unwrap();
+            let notes = Notes::default();
+            let mut service = GateLayer::new(gate).trust(Trust::Inside).layer(notes.clone());
+            let request = Request::get("/").header("overload-context", "r=(3 4)");
+            let Ok(_response) = service.call(request.body(Body::new()).unwrap()).await;
+            let seen = Pressure { degraded, rank: Rank::new(3, 4) };
+            assert_eq!(*notes.0.lock().unwrap(), [seen]);
+        }
+        assert_eq!(Pressure::of(&Extensions::new()), Pressure::default(), "outside of any request");
     }
 }

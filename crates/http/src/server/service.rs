@@ -8,7 +8,7 @@ use tower_service::Service;
 
 use super::arrival::Head;
 use super::drain;
-use super::future::ResponseFuture;
+use super::future::{Case, ResponseFuture, Wait};
 use super::layer::GateLayer;
 use crate::body::GateBody;
 use crate::wire;
@@ -41,22 +41,22 @@ where
         layer.sampler.start(&layer.gate);
         let now = layer.gate.now();
         let asked = layer.ask(now, &Head::of(&request));
-        if !asked.trusted {
+        if asked.claims {
             // A handler that passes headers on must not pass on a stranger's claim.
             request.headers_mut().remove(wire::CONTEXT);
         }
-        if layer.is_exempt(request.uri().path()) {
-            return ResponseFuture::exempt(layer, asked, self.inner.clone(), request);
-        }
-        match layer.gate.arrive_at(now, &asked.context) {
-            Ok(ticket) => {
-                ResponseFuture::admitted(layer, asked, ticket, self.inner.clone(), request)
-            }
-            Err(rejection) => {
+        let exempt = layer.is_exempt(request.uri().path());
+        let answer = (!exempt).then(|| layer.gate.arrive_at(now, &asked.context));
+        let mut case = Case::new(layer, asked);
+        let wait = match answer {
+            None => case.exempt(),
+            Some(Ok(ticket)) => case.admit(ticket, &mut request),
+            Some(Err(rejection)) => {
                 drain::forget(request);
-                ResponseFuture::refused(layer, asked, rejection)
+                return ResponseFuture::new(case, Wait::Refused(rejection), None);
             }
-        }
+        };
+        ResponseFuture::new(case, wait, Some((self.inner.clone(), request)))
     }
 }
 

@@ -10,11 +10,12 @@ use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+
+use tidegate_core::{Instant, Span};
 
 /// How long ago a thread may have come round to start a handler at once. Far below any objective
 /// over HTTP, and long enough that a busy service with short handlers goes round once for many.
-const FRESH: Duration = Duration::from_micros(200);
+const FRESH: Span = Span::from_micros(200);
 
 thread_local! {
     /// When a task of this thread last came back from the I/O driver.
@@ -34,17 +35,17 @@ pub(super) enum Turn {
 }
 
 impl Turn {
-    /// Ready when the handler may run.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Ready when the handler may run; polled at `now`.
+    pub(super) fn poll(&mut self, now: Instant, cx: &mut Context<'_>) -> Poll<()> {
         match *self {
-            Self::Before if !is_fresh() => {
+            Self::Before if !is_fresh(now) => {
                 *self = Self::Going;
                 // Its first poll hands the waker to the runtime, to be woken after the round; there
                 // is nothing else in it to keep.
                 return pin!(tokio::task::yield_now()).poll(cx);
             }
             // Polled for another reason meanwhile, it is taken as come round too: rare, and harmless.
-            Self::Going => LAST_ROUND.set(Some(Instant::now())),
+            Self::Going => LAST_ROUND.set(Some(now)),
             Self::Before | Self::Done => {}
         }
         *self = Self::Done;
@@ -52,6 +53,6 @@ impl Turn {
     }
 }
 
-fn is_fresh() -> bool {
-    LAST_ROUND.get().is_some_and(|round| round.elapsed() < FRESH)
+fn is_fresh(now: Instant) -> bool {
+    LAST_ROUND.get().is_some_and(|round| now.since(round) < FRESH)
 }

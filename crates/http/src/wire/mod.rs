@@ -6,8 +6,10 @@
 //! Durations are relative to the moment of writing, so that no two clocks are compared. The format
 //! is described in `docs/wire-http.md`, and `testdata/wire` has vectors for other implementations.
 
+mod carried;
 mod context;
 mod convention;
+mod digits;
 mod feedback;
 mod names;
 mod orca;
@@ -19,6 +21,8 @@ mod sf;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tidegate_core::{Context, Instant};
 
+pub use carried::Carried;
+pub(crate) use carried::forget_reports;
 pub use context::{read_context, write_context};
 pub(crate) use convention::GRPC_TIMEOUT;
 pub use convention::{attempt_of, grpc_timeout_text, is_grpc, refusal_of, timeout_of};

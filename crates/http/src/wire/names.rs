@@ -2,9 +2,13 @@
 
 pub use tidegate_driver::Names;
 
+use super::digits::push_digits;
+
 /// How an id is written: up to 16 hexadecimal digits.
 pub(crate) fn id_text(id: u64) -> String {
-    format!("{id:x}")
+    let mut text = String::with_capacity(16);
+    push_digits(&mut text, id, 16);
+    text
 }
 
 /// What an id of any form stands for. Ours read back as they were; an id that another

@@ -14,6 +14,7 @@ use super::convention::{
     DEADLINE_EXCEEDED, ENVOY_OVERLOADED, ENVOY_RATELIMITED, GRPC_MESSAGE, GRPC_PUSHBACK,
     GRPC_STATUS, RESOURCE_EXHAUSTED, UNAVAILABLE,
 };
+use super::digits::{push_float, push_number};
 use super::retry_info;
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -38,6 +39,12 @@ impl Refusal<'_> {
     /// Status, headers and body. Those of gRPC are trailers-only: status 200 and no body.
     pub fn response(&self) -> (StatusCode, HeaderMap, Bytes) {
         let mut headers = HeaderMap::with_capacity(8);
+        let (status, body) = self.write(&mut headers);
+        (status, headers, body)
+    }
+
+    /// Status and body; the headers are added to those there are.
+    pub fn write(&self, headers: &mut HeaderMap) -> (StatusCode, Bytes) {
         let reason = self.rejection.reason;
         let quota = status_of(reason) == StatusCode::TOO_MANY_REQUESTS;
         let elsewhere = self.rejection.advice == Advice::Elsewhere;
@@ -51,18 +58,18 @@ impl Refusal<'_> {
             headers.insert(ENVOY_OVERLOADED, HeaderValue::from_static("true"));
         }
         if self.grpc {
-            self.grpc(&mut headers);
-            return (StatusCode::OK, headers, Bytes::new());
+            self.grpc(headers);
+            return (StatusCode::OK, Bytes::new());
         }
         let seconds = self.seconds();
         seconds.into_iter().for_each(|seconds| {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(self.jittered(seconds)));
         });
         if status_of(reason) == StatusCode::TOO_MANY_REQUESTS {
-            rate_limit(&mut headers, self.rejection, seconds);
+            rate_limit(headers, self.rejection, seconds);
         }
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        (status_of(reason), headers, Bytes::from(self.problem()))
+        (status_of(reason), Bytes::from(self.problem()))
     }
 
     fn grpc(&self, headers: &mut HeaderMap) {
@@ -129,38 +136,52 @@ impl Refusal<'_> {
             Advice::Later(span) => ("later", Some(span.as_nanos().div_ceil(1_000_000))),
             Advice::Never => ("never", None),
         };
-        let mut json = String::with_capacity(400);
         // Only words of ours, which need no escapes, and numbers.
-        let mut push = |arguments: std::fmt::Arguments<'_>| {
-            json.write_fmt(arguments).expect("a string takes everything");
-        };
-        push(format_args!(
-            "{{\"type\":\"{kind}\",\"title\":\"{title}\",\"status\":{},\"detail\":\"{}\"",
-            status_of(reason).as_u16(),
-            reason.describe(),
-        ));
-        push(format_args!(",\"reason\":\"{}\"", reason.token()));
+        let mut json = Json(String::with_capacity(400));
+        json.word("{\"type", kind);
+        json.word(",\"title", title);
+        json.number(",\"status", status_of(reason).as_u16().into());
+        json.word(",\"detail", reason.describe());
+        json.word(",\"reason", reason.token());
         if measured.is_finite() && limit.is_finite() {
-            let unit = reason.unit();
-            push(format_args!(",\"measured\":{measured},\"limit\":{limit},\"unit\":\"{unit}\""));
+            json.number(",\"measured", measured);
+            json.number(",\"limit", limit);
+            json.word(",\"unit", reason.unit());
         }
-        if let Some(which) = self.rejection.which() {
-            push(format_args!(",\"which\":\"{which}\""));
-        }
+        self.rejection.which().into_iter().for_each(|which| json.word(",\"which", &which));
         if let Some((rank, cursor)) = self.rank {
-            push(format_args!(",\"rank\":[{},{}]", rank.business(), rank.user()));
-            match cursor.map(Cursor::last) {
-                None => {}
-                Some(None) => push(format_args!(",\"cursor\":[]")),
-                Some(Some(last)) => {
-                    push(format_args!(",\"cursor\":[{},{}]", last.business(), last.user()));
-                }
-            }
+            json.rank(",\"rank", Some(rank));
+            cursor.into_iter().for_each(|cursor| json.rank(",\"cursor", cursor.last()));
         }
-        push(format_args!(",\"advice\":\"{then}\""));
-        after.into_iter().for_each(|millis| push(format_args!(",\"retry_after_ms\":{millis}")));
-        json.push_str("}\n");
-        json
+        json.word(",\"advice", then);
+        after.into_iter().for_each(|millis| json.number(",\"retry_after_ms", millis as f64));
+        json.0.push_str("}\n");
+        json.0
+    }
+}
+
+/// An object as text. Keys come with all that is before them but a quote.
+struct Json(String);
+
+impl Json {
+    fn word(&mut self, key: &str, word: &str) {
+        [key, "\":\"", word, "\""].into_iter().for_each(|part| self.0.push_str(part));
+    }
+
+    fn number(&mut self, key: &str, number: f64) {
+        [key, "\":"].into_iter().for_each(|part| self.0.push_str(part));
+        push_float(&mut self.0, number);
+    }
+
+    /// Both halves of a rank, or none.
+    fn rank(&mut self, key: &str, rank: Option<Rank>) {
+        [key, "\":["].into_iter().for_each(|part| self.0.push_str(part));
+        if let Some(rank) = rank {
+            push_number(&mut self.0, rank.business().into());
+            self.0.push(',');
+            push_number(&mut self.0, rank.user().into());
+        }
+        self.0.push(']');
     }
 }
 

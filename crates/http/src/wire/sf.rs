@@ -8,6 +8,8 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+use super::digits::{push_number, push_thousandths};
+
 /// The field does not follow the syntax, or a known key has a value that it cannot have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
@@ -344,32 +346,29 @@ const LARGEST: u64 = 999_999_999_999_999;
 impl Writer {
     /// Room for a usual field, so that it is allocated once.
     pub(crate) fn new() -> Self {
-        Self { text: String::with_capacity(96) }
+        Self { text: String::with_capacity(160) }
     }
 
     pub(crate) fn integer(&mut self, key: &str, number: u64) {
         self.key(key);
-        self.push(format_args!("{}", number.min(LARGEST)));
+        push_number(&mut self.text, number.min(LARGEST));
     }
 
     /// A number in thousandths: as an integer where it is one.
     pub(crate) fn thousandths(&mut self, key: &str, thousandths: u64) {
-        let (whole, fraction) = (thousandths / 1000, thousandths % 1000);
-        if fraction == 0 {
-            return self.integer(key, whole);
+        if thousandths.is_multiple_of(1000) {
+            return self.integer(key, thousandths / 1000);
         }
         self.key(key);
-        let fraction = format!("{fraction:03}");
-        let whole = whole.min(LARGEST / 1000);
-        self.push(format_args!("{whole}.{}", fraction.trim_end_matches('0')));
+        push_thousandths(&mut self.text, thousandths.min(LARGEST));
     }
 
     pub(crate) fn numbers(&mut self, key: &str, numbers: &[u64]) {
         self.key(key);
         self.text.push('(');
         for (place, number) in numbers.iter().enumerate() {
-            let space = if place == 0 { "" } else { " " };
-            self.push(format_args!("{space}{}", (*number).min(LARGEST)));
+            self.text.push_str(if place == 0 { "" } else { " " });
+            push_number(&mut self.text, (*number).min(LARGEST));
         }
         self.text.push(')');
     }
