@@ -170,6 +170,8 @@ struct Driver {
     running: VecDeque<RequestId>,
     /// Whether to wake exactly when the gate asks to.
     exact: bool,
+    /// Whether a caller was told something unasked.
+    notified: bool,
 }
 
 impl Driver {
@@ -189,6 +191,7 @@ impl Driver {
             seen: Vec::new(),
             running: VecDeque::new(),
             exact,
+            notified: false,
         }
     }
 
@@ -267,9 +270,9 @@ impl Driver {
             if let Action::Start { id, .. } = action {
                 self.running.push_back(id);
             }
-            // When a caller is told something nobody asked for depends on when the gate is awake.
-            if !matches!(action, Action::Notify { .. }) {
-                self.seen.push(Seen::Act(action));
+            match action {
+                Action::Notify { .. } => self.notified = true,
+                _ => self.seen.push(Seen::Act(action)),
             }
         }
         self.gate.invariants();
@@ -317,7 +320,9 @@ proptest! {
         }
     }
 
-    /// Late wake-ups are settled as of the moment each was due.
+    /// Late wake-ups are settled as of the moment each was due. When a caller is told something unasked
+    /// depends on when the gate is awake, and it is held to what it was told: from then on answers may
+    /// differ.
     #[test]
     fn waking_exactly_or_lazily_gives_equal_answers(ops in ops()) {
         for config in configs() {
@@ -325,8 +330,11 @@ proptest! {
             for op in &ops {
                 exact.play(op);
                 lazy.play(op);
+                if exact.notified || lazy.notified {
+                    break;
+                }
+                prop_assert_eq!(&exact.seen, &lazy.seen, "{:?}", config);
             }
-            prop_assert_eq!(&exact.seen, &lazy.seen, "{:?}", config);
         }
     }
 }
