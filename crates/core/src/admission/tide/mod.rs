@@ -107,9 +107,9 @@ const SPARE_MOST: f64 = 8.0;
 const DEAF: f64 = 0.2;
 /// Weight of a finish in the mean service time: a slow start is soon forgotten.
 const SERVICE_GAIN: f64 = 1.0 / 32.0;
-/// Time that a request should have left when it starts, in mean service times: of exponential ones
-/// 86 % are shorter.
-const LEFT: f64 = 2.0;
+/// Time that a request should have left when it starts, in mean service times. With two, the
+/// services of a call path refuse more that those before them have worked for.
+const LEFT: f64 = 1.0;
 /// Callers that were told to let in less than this part of what is let in now are to hear of it.
 const TOLD: f64 = 0.75;
 /// Messages for the price of a request, when silent callers are told of a relaxed cursor: it is sent
