@@ -173,8 +173,8 @@ impl Tide {
     }
 
     /// The age up to which it makes sense to start a request: the objective, or where `others` wait
-    /// that would make better use of the slot, a little less; not less than the wait with which it
-    /// was let in.
+    /// that would make better use of the slot, a little less. Where service takes so long that this is
+    /// less than the longest allowed wait, nearly all are late, and to skip some would leave slots idle.
     fn latest_start(&self, others: bool) -> Span {
         let Derived { objective, drop, .. } = self.derived;
         let service = Span::from_nanos(self.service.get().unwrap_or(0.0) as u64);
