@@ -25,7 +25,9 @@
 //! ranks are shed without pressure, a little more is tried. Nothing is shed while the delay says
 //! there is no overload.
 
+mod capacity;
 mod config;
+mod longest;
 mod offered;
 mod surplus;
 mod sway;
@@ -42,8 +44,10 @@ use crate::request::{Cx, Request};
 use crate::signal::{Backlog, DelaySignal, Ewma};
 use crate::time::{Instant, Span};
 use crate::verdict::{Advice, Outcome, Reason, Rejection, Verdict};
+use capacity::Capacity;
 use config::Derived;
 pub use config::TideConfig;
+use longest::Lead;
 use offered::{Lump, Offered};
 use surplus::surplus;
 use sway::{Cursors, Sway};
@@ -65,14 +69,16 @@ pub struct Tide {
     period_ends: Instant,
     /// The present round; none while nothing is offered and nobody is kept out.
     round: Option<Round>,
-    /// Cost per nanosecond the service was seen to finish under pressure; zero while unknown.
-    capacity: f64,
+    capacity: Capacity,
     /// When who has not spoken counts as silent.
     epoch_ends: Instant,
     /// Mean time between two messages of one caller: how old what a caller knows is.
     between: Span,
     /// Mean time for which a request holds a slot, in nanoseconds.
     service: Ewma,
+    /// How long before the objective requests have to start, and the longest wait that allows.
+    lead: Lead,
+    longest: Span,
 }
 
 /// What has been seen since the cursors were last set.
@@ -92,19 +98,12 @@ struct Round {
 const ROUND_REQUESTS: f32 = 128.0;
 /// …unless it has lasted for this many of the shortest rounds.
 const ROUND_PATIENCE: f64 = 16.0;
-/// Weight of a new round in the measured capacity: rounds of a few hundred requests with
-/// exponential costs are off by some 5 %, and the mean of ten of them by 2 %.
-const CAPACITY_GAIN: f64 = 0.2;
 /// Control periods concluded one by one after a long absence; see `breakwater`.
 const PERIODS_AT_ONCE: usize = 512;
 /// Weight of a round in what is offered, where every caller hears of every round…
 const OFFERED_GAIN: f64 = 0.1;
 /// …and the least share of it, where callers hear rarely: changes take effect all the same.
 const HEARD_LEAST: f64 = 0.2;
-/// Most that a service is taken to have had time to spare for, in what it did.
-const SPARE_MOST: f64 = 8.0;
-/// Part of the wait beyond the last cursor for callers that were told otherwise: they gain nothing.
-const DEAF: f64 = 0.2;
 /// Weight of a finish in the mean service time: a slow start is soon forgotten.
 const SERVICE_GAIN: f64 = 1.0 / 32.0;
 /// Time that a request should have left when it starts, in mean service times. With two, the
@@ -134,10 +133,12 @@ impl Tide {
             lump: false,
             period_ends: now + derived.period,
             round: None,
-            capacity: 0.0,
+            capacity: Capacity::default(),
             epoch_ends: now,
             between: Span::ZERO,
             service: Ewma::new(SERVICE_GAIN),
+            lead: Lead::default(),
+            longest: derived.drop,
         }
     }
 
@@ -160,26 +161,26 @@ impl Tide {
     /// others for it. Whoever does as it was told may; what it was told may be old, which is no fault
     /// of its own. So may everybody with a rank that is always let in.
     fn allowed_wait(&self, rank: Rank, caller: CallerId) -> (Span, bool) {
-        let Derived { drop, beyond, .. } = self.derived;
+        let (longest, beyond) = (self.longest, self.derived.beyond);
         if self.sway.strict.last.admits(rank) {
-            return (drop, true);
+            return (longest, true);
         }
-        let least = match self.windows.told(caller) {
-            Some(told) if told.admits(rank) => return (drop, true),
-            Some(_) => beyond.scale(DEAF),
-            None => beyond,
-        };
-        (self.sway.wait_for(rank, drop).max(least), false)
+        match self.windows.told(caller) {
+            Some(told) if told.admits(rank) => (longest, true),
+            // It gains nothing by not listening: it gets what nobody else waits for.
+            Some(_) => (Span::ZERO, false),
+            None => (self.sway.wait_for(rank, longest).max(beyond), false),
+        }
     }
 
     /// The age up to which it makes sense to start a request: the objective, or where `others` wait
     /// that would make better use of the slot, a little less. Where service takes so long that this is
     /// less than the longest allowed wait, nearly all are late, and to skip some would leave slots idle.
     fn latest_start(&self, others: bool) -> Span {
-        let Derived { objective, drop, .. } = self.derived;
+        let objective = self.derived.objective;
         let service = Span::from_nanos(self.service.get().unwrap_or(0.0) as u64);
         let in_time = objective.saturating_sub(service.scale(LEFT));
-        if others && in_time >= drop { in_time } else { objective }
+        if others && in_time >= self.longest { in_time } else { objective }
     }
 
     /// Concludes one control period that ended at `due`, or many alike. Returns how many.
@@ -237,7 +238,19 @@ impl Tide {
         let heard = self.heard(elapsed);
         let callers = self.windows.speakers();
         self.offered.close(elapsed, callers, OFFERED_GAIN * heard.max(HEARD_LEAST));
-        let spare = self.measure_capacity(&round, elapsed, mean_delay);
+        let spare = self.capacity.measure(&capacity::Seen {
+            elapsed,
+            served: round.served,
+            mean_cost: self.offered.mean_cost(),
+            mean_delay,
+            pressed: pressure >= self.config.engage,
+            // Where credits decide, it is the pool that tries more.
+            probe: (self.last() < Cursor::OPEN && !self.lump).then_some(self.config.probe),
+            heard,
+        });
+        let Derived { objective, drop, .. } = self.derived;
+        let (pace, variability) = (self.pace(), self.offered.variability());
+        self.longest = self.lead.longest(objective, drop, pace, variability);
         let before = self.last();
         if before == Cursor::OPEN && pressure < self.config.engage {
             (self.sway, self.lump) = (Sway::OPEN, false);
@@ -256,7 +269,7 @@ impl Tide {
 
     /// Cuts what is offered at what the service can do, and at `reach` more and less.
     fn cut(&mut self, reach: f64) {
-        let aim = self.capacity * (1.0 + self.surplus(reach));
+        let aim = self.capacity.rate() * (1.0 + self.surplus(reach));
         // What cannot be cut is left to credits: with all demand on one rank this is Breakwater.
         let free = |aim: f64, lump| self.offered.cut(aim * self.config.free, lump);
         let cursors = |aim: f64, last: Cursor| match last {
@@ -274,36 +287,6 @@ impl Tide {
         }
     }
 
-    /// What the service can do: what it did under pressure. Without pressure what it did is a lower
-    /// bound; while ranks are shed all the same, more is tried. Returns the cost that it had time to
-    /// spare for.
-    fn measure_capacity(&mut self, round: &Round, elapsed: Span, mean_delay: f64) -> f64 {
-        let served = round.served as f64 / elapsed.as_nanos().max(1) as f64;
-        if mean_delay >= self.config.engage * self.derived.target.as_nanos() as f64
-            && self.capacity > 0.0
-        {
-            self.capacity += CAPACITY_GAIN * (served - self.capacity);
-            return 0.0;
-        }
-        // One server that takes s per request and is idle for 1 − ρ of the time lets a request wait
-        // for s · ρ ÷ (1 − ρ) on average, so it could do s ÷ wait more than it did.
-        let each = self.offered.mean_cost() / self.capacity.max(served).max(1e-9);
-        let idle = each / mean_delay.max(1.0);
-        let spare = idle.min(SPARE_MOST) * served;
-        if served > self.capacity {
-            self.capacity = served;
-        } else if self.last() < Cursor::OPEN && !self.lump {
-            // Where credits decide, it is the pool that tries more. What was tried must have been
-            // heard of before more is tried, or it is far too much when it shows. Yet where hardly
-            // more than one request waits it is no chance that the queue is short.
-            let (heard, idle) = (self.heard(elapsed), idle.min(1.0));
-            let weight = (CAPACITY_GAIN * heard).max(idle.powi(4));
-            let more = weight * (served * (1.0 + idle) - self.capacity);
-            self.capacity += more.max(self.config.probe * heard * self.capacity);
-        }
-        spare * elapsed.as_nanos() as f64
-    }
-
     /// The share of callers that hear of us in `elapsed`, 0 to 1.
     fn heard(&self, elapsed: Span) -> f64 {
         elapsed.ratio(self.between).min(1.0)
@@ -311,12 +294,17 @@ impl Tide {
 
     /// By which share what callers are told follows the queue.
     fn reach(&self) -> f64 {
-        Sway::reach(self.derived.drop, self.between)
+        Sway::reach(self.longest, self.between)
+    }
+
+    /// Mean requests that can be served per nanosecond.
+    fn pace(&self) -> f64 {
+        self.capacity.rate() / self.offered.mean_cost()
     }
 
     /// How much more than the capacity is let in; the less, the better callers follow the queue.
     fn surplus(&self, reach: f64) -> f64 {
-        let room = self.capacity * self.derived.drop.as_nanos() as f64 / self.offered.mean_cost();
+        let room = self.pace() * self.longest.as_nanos() as f64;
         surplus(room, self.offered.variability()) * (1.0 - Sway::strength(reach))
     }
 
@@ -330,7 +318,7 @@ impl Tide {
             self.epoch_ends = due + self.holds();
         }
         // At the price of half of the time that the service has to spare.
-        let least = TOLD * (1.0 - self.reach()) * self.capacity;
+        let least = TOLD * (1.0 - self.reach()) * self.capacity.rate();
         let bound = self.offered.cut(least, Lump::Within).min(self.last());
         let messages = 0.5 * MESSAGES_PER_REQUEST * spare / self.offered.mean_cost();
         let limit = 8 + messages as usize;
@@ -414,6 +402,7 @@ impl Admission for Tide {
         if outcome == Outcome::Serve {
             self.offered.settle(request.context.rank, cost);
             self.service.add(request.attained.as_nanos() as f64);
+            self.lead.add(request, self.derived.objective);
             if let Some(round) = &mut self.round {
                 round.served = round.served.saturating_add(cost.0);
             }
@@ -476,7 +465,7 @@ impl Admission for Tide {
             turn: None,
         };
         let delay = backlog.delay(cx.now, DelaySignal::Drain);
-        let Cursors { free, last } = self.sway.told(delay, self.derived.drop);
+        let Cursors { free, last } = self.sway.told(delay, self.longest);
         out.window = self.windows.assign(cx.now, caller, &share, last);
         out.free = Some(free);
         out.last = Some(last);
@@ -504,6 +493,7 @@ impl Admission for Tide {
 
     fn set_objective(&mut self, objective: Span) {
         self.derived = self.config.derive(objective);
+        self.longest = self.derived.drop;
         self.pool.reconfigure(&self.config.pool(self.derived.target));
     }
 
@@ -524,7 +514,7 @@ impl Admission for Tide {
             assert!(cursors.free <= cursors.last, "what needs no credit is let in");
         }
         assert!(strict.last <= rest.last && rest.last <= lax.last);
-        assert!(self.capacity >= 0.0 && self.capacity.is_finite());
+        self.capacity.invariants();
     }
 
     fn clone_box(&self) -> Box<dyn Admission> {
