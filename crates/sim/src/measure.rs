@@ -155,6 +155,11 @@ impl ServiceMeasure {
         ratio(self.wasted as f64, (self.useful + self.wasted) as f64)
     }
 
+    /// Mean core time of a request that was answered, without messages; zero if none was.
+    pub fn work(&self) -> Span {
+        Span::from_nanos(self.useful / self.window.get(Fact::Served).max(1))
+    }
+
     /// Arrivals per thousand first attempts, by number of the attempt ("Handling Overload", Figure
     /// 21-1).
     pub fn attempts(&self) -> [f64; ATTEMPTS] {
@@ -661,6 +666,7 @@ mod tests {
         measure.worked(micros(60), 0, Span::from_micros(3), true);
         measure.worked(micros(61), 0, Span::from_micros(1), false);
         assert_eq!(measure.services[0].wasted(), 0.25);
+        assert_eq!(measure.services[0].work(), Span::from_micros(3));
     }
 
     #[test]

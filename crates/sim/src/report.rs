@@ -65,6 +65,9 @@ pub struct Report {
     /// Core time spent on requests that ended without an answer, because a call they made failed,
     /// ÷ on all, at the entry.
     pub wasted: f64,
+    /// Mean core time that the entry spent on a request it answered, without messages: what was drawn, where
+    /// service times are random. Zero if it is not known.
+    pub work_us: f64,
     /// Requests that arrived at the entry per thousand first attempts, by number of the attempt.
     pub attempts: [f64; ATTEMPTS],
     /// Answered within the SLO ÷ offered, by workflow, if there are several.
@@ -266,6 +269,7 @@ impl Report {
             jain_callers: measure.jain(),
             utilization: services.iter().map(|service| service.utilization).fold(0.0, f64::max),
             wasted: services[scenario.topology.entry].wasted,
+            work_us: measure.services[scenario.topology.entry].work().as_micros_f64(),
             attempts: measure.services[scenario.topology.entry].attempts(),
             workflows: if workflows.len() > 1 { workflows } else { Vec::new() },
             flows,
@@ -339,7 +343,7 @@ impl Report {
     }
 
     /// Everything that has a mean over several seeds.
-    fn means(&mut self) -> [&mut f64; 22] {
+    fn means(&mut self) -> [&mut f64; 23] {
         let [first, second, third, fourth] = &mut self.success_by_quarter;
         [
             &mut self.offered_rps,
@@ -359,6 +363,7 @@ impl Report {
             &mut self.jain_callers,
             &mut self.utilization,
             &mut self.wasted,
+            &mut self.work_us,
             &mut self.duration_s,
             first,
             second,
@@ -368,7 +373,7 @@ impl Report {
     }
 
     /// All plain numbers: name, value, digits after the point.
-    pub fn numbers(&self) -> [(&'static str, f64, usize); 20] {
+    pub fn numbers(&self) -> [(&'static str, f64, usize); 21] {
         [
             ("duration_s", self.duration_s, 6),
             ("capacity_rps", self.capacity_rps, 1),
@@ -389,6 +394,7 @@ impl Report {
             ("jain_callers", self.jain_callers, 5),
             ("utilization", self.utilization, 5),
             ("wasted", self.wasted, 5),
+            ("work_us", self.work_us, 3),
             ("goodput_share", ratio(self.goodput_rps, self.capacity_rps), 5),
         ]
     }

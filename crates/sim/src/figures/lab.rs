@@ -235,6 +235,12 @@ pub fn goodput(run: &Report) -> f64 {
     run.goodput_rps / run.capacity_rps
 }
 
+/// The same without the luck of the draw: a run whose requests happened to take 1 % longer than they do on
+/// average has served 1 % fewer. `messages_us` is what each costs besides.
+pub fn fair_goodput(run: &Report, mean_us: f64, messages_us: f64) -> f64 {
+    goodput(run) * (messages_us + run.work_us) / (messages_us + mean_us)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

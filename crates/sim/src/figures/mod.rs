@@ -47,6 +47,7 @@ mod srtm_table_1;
 mod testbed;
 mod three_hops;
 mod tide_callers;
+mod tide_frontier;
 mod tide_grid;
 mod tide_rank;
 mod wisp;
@@ -93,6 +94,7 @@ pub const ALL: &[Figure] = &[
     breakwater_12::FIGURE,
     tide_rank::FIGURE,
     tide_callers::FIGURE,
+    tide_frontier::FIGURE,
     tide_grid::FIGURE,
     dagor_6::FIGURE,
     dagor_8::FIGURE,

@@ -103,6 +103,7 @@ impl Row {
             jain_callers: tally.jain(),
             utilization: real.cpu_server,
             wasted: 0.0,
+            work_us: 0.0,
             // Nobody retries here: what is refused is lost, as in Breakwater §5.1.
             attempts: Default::default(),
             workflows: Vec::new(),

@@ -237,7 +237,8 @@ impl Tide {
         // hear of it follows noise, and has those who heard refused by those who did not.
         let heard = self.heard(elapsed);
         let callers = self.windows.speakers();
-        self.offered.close(elapsed, callers, OFFERED_GAIN * heard.max(HEARD_LEAST));
+        let calm = OFFERED_GAIN * heard.max(HEARD_LEAST);
+        self.offered.close(elapsed, callers, calm, self.sway.strict.last);
         let spare = self.capacity.measure(&capacity::Seen {
             elapsed,
             served: round.served,

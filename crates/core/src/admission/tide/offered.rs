@@ -48,6 +48,9 @@ struct Level {
 const SHIFT_GAIN: f32 = 0.5;
 /// …that is, by this many standard deviations. One round in ten thousand is that far off by chance.
 const SHIFT: f32 = 4.0;
+/// Share by which less must have arrived of the ranks that all callers send, for less to be taken to be
+/// offered of the others too. Bursts leave gaps that are smaller.
+const EBB: f32 = 0.3;
 /// By how much at most the sheds that were told are scaled up or down to those of all callers.
 const MOST_SCALE: f32 = 8.0;
 /// Weight of a new sample in the mean cost of its level. The error of a cut is that of 32 levels or
@@ -145,7 +148,11 @@ impl Offered {
     /// What arrived is known at once. What was shed is told when a caller speaks: a hundred callers
     /// that were silent for long tell much at once, and before that nothing. So it is counted per
     /// time told of, and taken to be the same for all `callers` that may be shedding.
-    pub(super) fn close(&mut self, elapsed: Span, callers: usize, calm: f64) {
+    ///
+    /// Ranks inside `sent` are shed by nobody: all that is offered of them has arrived. Where that is
+    /// suddenly less, less is taken to be offered of all ranks: callers that shed nearly all speak
+    /// so rarely that it would be long until they told.
+    pub(super) fn close(&mut self, elapsed: Span, callers: usize, calm: f64, sent: Cursor) {
         let nanos = elapsed.as_nanos().max(1) as f32;
         let all = callers as f32 * nanos;
         let scale = if self.told > 0.0 {
@@ -158,11 +165,17 @@ impl Offered {
         let variance = self.arrived + scale * scale * self.variance;
         let chance = variance.max(expected).max(1.0).sqrt();
         let shifted = (counted - expected).abs() > SHIFT * chance;
-        let gain = if shifted { SHIFT_GAIN } else { calm as f32 };
+        let (inside, ebb) = self.ebb(nanos, sent);
+        let gain = if shifted || ebb > 0.0 { SHIFT_GAIN } else { calm as f32 };
         for level in self.seen() {
             let at = &mut self.levels[level];
             let count = std::mem::take(&mut at.arrived) + scale * std::mem::take(&mut at.shed);
-            at.rate += gain * (count / nanos - at.rate);
+            if level >= inside && ebb > 0.0 {
+                // What is told of these is of before.
+                at.rate *= 1.0 - SHIFT_GAIN * ebb;
+            } else {
+                at.rate += gain * (count / nanos - at.rate);
+            }
             // A level of which less than one request in a thousand rounds is left has faded.
             if at.rate * nanos < 1e-3 {
                 at.rate = 0.0;
@@ -173,6 +186,20 @@ impl Offered {
             self.pace += gain * (self.shed / self.told - self.pace);
         }
         (self.arrived, self.shed, self.told, self.variance) = (0.0, 0.0, 0.0, 0.0);
+    }
+
+    /// How many levels are inside `sent`, and the share by which less was offered of them than before:
+    /// zero unless it is much, and more than chance.
+    fn ebb(&self, nanos: f32, sent: Cursor) -> (usize, f32) {
+        let inside = (sent.ranks() / LEVEL_RANKS) as usize;
+        let (mut expected, mut counted) = (0.0, 0.0);
+        for at in self.seen().take_while(|level| *level < inside).map(|level| self.levels[level]) {
+            expected += nanos * at.rate;
+            counted += at.arrived + at.shed;
+        }
+        let beyond_chance = expected - counted > SHIFT * expected.max(1.0).sqrt();
+        let ebb = if expected > 0.0 { 1.0 - counted / expected } else { 0.0 };
+        (inside, if beyond_chance && ebb > EBB { ebb } else { 0.0 })
     }
 
     /// The levels seen and not yet faded, the most important first.
@@ -250,7 +277,7 @@ mod tests {
                 offered.arrive(Rank::new(business, 0));
                 offered.settle(Rank::new(business, 0), Cost(cost(business)));
             }
-            offered.close(Span::from_nanos(64), 1, 0.1);
+            offered.close(Span::from_nanos(64), 1, 0.1, Cursor::OPEN);
         }
         offered
     }
@@ -283,7 +310,7 @@ mod tests {
             spread.arrive(Rank::new(24, (user * 617 % 1_024) as u16));
         }
         for offered in [&mut one, &mut spread] {
-            offered.close(Span::from_nanos(1), 1, 0.1);
+            offered.close(Span::from_nanos(1), 1, 0.1, Cursor::OPEN);
         }
         assert!(one.cut(1e-9, Lump::Within).admits(Rank::new(24, 700)));
         assert!(!one.cut(1e-9, Lump::Without).admits(Rank::new(24, 700)));
@@ -302,7 +329,7 @@ mod tests {
             for _ in 0..callers {
                 offered.report(Sheds { count: 2 * rounds, sample: rank }, Some(silence));
             }
-            offered.close(round, 100, 0.1);
+            offered.close(round, 100, 0.1, Cursor::OPEN);
         };
         for _ in 0..100 {
             tell(&mut offered, 100, 1);
@@ -315,11 +342,40 @@ mod tests {
         }
     }
 
+    /// Callers that shed nine of ten ranks fall silent: what they sent was a tenth, and they cannot tell
+    /// that there is no more to shed.
+    #[test]
+    fn when_the_important_ebb_all_do() {
+        let (round, sent) = (Span::from_nanos(64_000), Cursor::first(16 * 1024));
+        let offer = |offered: &mut Offered, each: u32| {
+            for business in 0..16 {
+                (0..each).for_each(|_| offered.arrive(Rank::new(business, 0)));
+            }
+        };
+        let mut offered = Offered::new();
+        for _ in 0..200 {
+            offer(&mut offered, 10);
+            for business in 16..64 {
+                let sheds = Sheds { count: 10, sample: Rank::new(business, 0) };
+                offered.report(sheds, Some(round.scale(1.0 / 48.0)));
+            }
+            offered.close(round, 1, 0.1, sent);
+        }
+        let before = offered.total();
+        for rounds in 1..=4 {
+            offer(&mut offered, 1);
+            offered.close(round, 1, 0.1, sent);
+            let most = 0.1 + 0.9 * 0.5f64.powi(rounds);
+            assert!(offered.total() < (most + 0.02) * before, "{rounds}: {}", offered.total());
+        }
+        assert!(offered.total() > 0.099 * before, "no more than the others");
+    }
+
     #[test]
     fn what_is_no_longer_offered_fades() {
         let mut offered = uniform(|_| 10);
         for _ in 0..100 {
-            offered.close(Span::from_nanos(64), 1, 0.1);
+            offered.close(Span::from_nanos(64), 1, 0.1, Cursor::OPEN);
         }
         assert_eq!(offered.total(), 0.0);
         assert_eq!(offered.cut(0.0, Lump::Within), Cursor::OPEN);

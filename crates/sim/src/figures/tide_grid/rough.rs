@@ -2,9 +2,9 @@
 
 use super::super::chart::Chart;
 use super::super::claim::Unit;
-use super::super::lab::{Lab, Source, at, goodput};
+use super::super::lab::{Lab, Source, at};
 use super::goal::Goal;
-use super::slo_us;
+use super::{fair, slo_us};
 
 const PLAN: Source =
     Source { name: "rough", text: include_str!("../../../../../plans/rough.toml") };
@@ -41,7 +41,7 @@ const CASES: [(&str, &[&str]); 11] = [
 
 pub(super) fn part(lab: &Lab<'_>) -> (Vec<Goal>, Vec<Chart>) {
     let what = "rough: goodput below ideal, of capacity";
-    let mut goal = Goal::at_most(what, Unit::Percent, 0.01).open();
+    let mut goal = Goal::at_most(what, Unit::Percent, 0.01);
     let times: &[&str] = if lab.quick { &["10us"] } else { &["10us", "1ms"] };
     let (loads, cases): (&[f64], _) =
         if lab.quick { (&[2.0], &CASES[..1]) } else { (&[1.2, 2.0], &CASES[..]) };
@@ -59,7 +59,7 @@ pub(super) fn part(lab: &Lab<'_>) -> (Vec<Goal>, Vec<Chart>) {
                 let runs = lab.run(PLAN, &sets);
                 let (tide, ideal) = (runs.get("tide", &[]), runs.get("ideal", &[]));
                 let place = format!("{time}, {name}, {}×", at(tide, "load").unwrap_or_default());
-                goal.point(place, goodput(ideal) - goodput(tide));
+                goal.point(place, fair(ideal, time) - fair(tide, time));
             }
         }
     }

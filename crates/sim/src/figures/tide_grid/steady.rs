@@ -117,6 +117,10 @@ fn others(lab: &Lab<'_>, grid: &Grid, common: &dyn Fn(&str, &[f64]) -> Vec<Strin
     runs
 }
 
+fn fair(run: &Report) -> f64 {
+    super::fair(run, text(run, "service.time"))
+}
+
 fn place(run: &Report) -> String {
     format!(
         "{} {}, {} callers, {}×",
@@ -152,7 +156,7 @@ fn of_calm(runs: &Runs) -> Goal {
 
 fn of_others(runs: &Runs, others: &Runs) -> Vec<Goal> {
     let what = "overload: goodput ÷ best of breakwater, dagor, seda, codel";
-    let mut best = Goal::at_least(what, Unit::Times, 0.995).open();
+    let mut best = Goal::at_least(what, Unit::Times, 0.995);
     let what = "overload: p99 ÷ the larger of breakwater's and 0.8 SLO";
     let mut tail = Goal::at_most(what, Unit::Times, 1.0);
     let what = "overload, ≤ 100 µs: dropped ÷ the larger of breakwater's and 1 %";
@@ -160,10 +164,10 @@ fn of_others(runs: &Runs, others: &Runs) -> Vec<Goal> {
     for run in runs.of("tide") {
         let same = |other: &&Report| other.point == run.point;
         let rivals = others.0.iter().chain(runs.of("breakwater")).filter(same);
-        let rival = rivals.map(goodput).fold(0.0, f64::max);
+        let rival = rivals.map(fair).fold(0.0, f64::max);
         let breakwater = runs.of("breakwater").find(same).expect("both were run");
         let slo = slo_us(text(run, "service.time"));
-        best.point(place(run), goodput(run) / rival);
+        best.point(place(run), fair(run) / rival);
         tail.point(place(run), run.p99_us / breakwater.p99_us.max(0.8 * slo));
         if slo < 2000.0 {
             drops.point(place(run), run.drop_rate / breakwater.drop_rate.max(0.01));
@@ -187,7 +191,7 @@ fn near_ideal(runs: &Runs) -> Goal {
     let mut goal = Goal::at_most(what, Unit::Percent, 0.01);
     for run in runs.of("tide") {
         let ideal = runs.of("ideal").find(|ideal| ideal.point == run.point).expect("both were run");
-        goal.point(place(run), goodput(ideal) - goodput(run));
+        goal.point(place(run), fair(ideal) - fair(run));
     }
     goal
 }

@@ -1,0 +1,243 @@
+//! What is possible for callers that do not know the queue when they send: goodput against drops.
+//!
+//! Where a thousand callers send a hundred thousand requests a second, each hears of the queue every ten
+//! milliseconds, and the queue is another one every few. So arrivals are as good as random, and all that can
+//! be chosen is how much is offered and how many may wait: fewer, and cores are idle by chance; more, and
+//! requests are late; offered less, the same; offered more, and more is dropped. For exponential service
+//! that is M/M/c with a bounded queue, known exactly. The best of all choices is a frontier, and nobody gets
+//! beyond it but who knows more, as few busy callers do.
+
+use super::chart::{Axis, Chart, Line, Panel};
+use super::claim::{Claim, Unit};
+use super::lab::{Lab, Runs, Source, fair_goodput, text};
+use super::{Figure, Outcome};
+use crate::report::Report;
+
+pub(super) const FIGURE: Figure = Figure {
+    name: "tide-frontier",
+    title: "Goodput against drops: tide, and the best that is possible without knowing the queue",
+    source: "no paper's: the goals for both are those of docs/figures.md",
+    make,
+};
+
+const PLAN: Source =
+    Source { name: "service-times", text: include_str!("../../../../plans/service-times.toml") };
+/// The plan's cores, what messages cost per request, and the round trip, in microseconds.
+const CORES: u32 = 10;
+const MESSAGES: f64 = 1.76;
+const RTT: f64 = 10.0;
+const TIMES: [(&str, f64); 3] = [("10us", 10.0), ("100us", 100.0), ("1ms", 1000.0)];
+/// Those that hear often, and those that do not.
+const FEW: [f64; 2] = [10.0, 100.0];
+const MANY: [f64; 2] = [1000.0, 10_000.0];
+
+fn make(lab: &Lab<'_>) -> Outcome {
+    let mut sets = lab.requests(100_000, 400_000);
+    sets.extend([
+        "policy=[\"tide\"]".to_owned(),
+        "load=[2.0]".to_owned(),
+        "service.distribution=[\"exponential\"]".to_owned(),
+        format!("service.time={:?}", TIMES.map(|(time, _)| time)),
+    ]);
+    let runs = lab.run(PLAN, &sets);
+    let frontiers = TIMES.map(|(_, micros)| Frontier::of(micros));
+    let panels = TIMES
+        .iter()
+        .zip(&frontiers)
+        .map(|((time, micros), frontier)| panel(time, frontier, &of_time(&runs, time), *micros));
+    let chart = Chart { title: FIGURE.title.to_owned(), panels: panels.collect() };
+    let claims = TIMES.iter().zip(&frontiers).flat_map(|((time, micros), frontier)| {
+        claims(time, frontier, &of_time(&runs, time), *micros)
+    });
+    Outcome { claims: claims.collect(), charts: vec![chart], ..Outcome::default() }
+}
+
+fn of_time(runs: &Runs, time: &str) -> Runs {
+    runs.only(|run| text(run, "service.time") == time)
+}
+
+fn claims(time: &str, frontier: &Frontier, runs: &Runs, micros: f64) -> Vec<Claim> {
+    let gain = |callers: &f64| {
+        let run = runs.get("tide", &[("callers", *callers)]);
+        good(run, micros) - frontier.most(run.drop_rate)
+    };
+    let least = |callers: &[f64]| callers.iter().map(gain).fold(f64::MAX, f64::min);
+    vec![
+        Claim::at_least(
+            &format!("{time}: tide above the frontier, 10 and 100 callers, worse of both"),
+            Unit::Percent,
+            least(&FEW),
+            0.0,
+        ),
+        Claim::at_least(
+            &format!("{time}: the same, 1,000 and 10,000 callers"),
+            Unit::Percent,
+            least(&MANY),
+            -0.005,
+        ),
+        // The goals are 98 % of goodput and 1 % of drops.
+        match time {
+            "10us" => Claim::at_least(
+                &format!("{time}: most goodput with 1 % dropped, not knowing the queue"),
+                Unit::Percent,
+                frontier.most(0.01),
+                0.98,
+            ),
+            _ => Claim::at_most(
+                &format!("{time}: the same: 98 % are impossible"),
+                Unit::Percent,
+                frontier.most(0.01),
+                0.98,
+            ),
+        },
+    ]
+}
+
+fn good(run: &Report, micros: f64) -> f64 {
+    fair_goodput(run, micros, MESSAGES)
+}
+
+fn panel(time: &str, frontier: &Frontier, runs: &Runs, micros: f64) -> Panel {
+    let point = |run: &Report| (100.0 * run.drop_rate, good(run, micros));
+    let curve = frontier.0.iter().map(|(drops, good)| (100.0 * drops, *good));
+    let mut lines = vec![Line::new("possible without knowing the queue", curve.collect())];
+    for callers in FEW.into_iter().chain(MANY) {
+        let run = runs.get("tide", &[("callers", callers)]);
+        lines.push(Line::scatter(&format!("tide, {callers} callers"), vec![point(run)]));
+    }
+    Panel {
+        title: format!("{time} exponential, twice the capacity offered"),
+        x: Axis::linear("dropped, %"),
+        y: Axis::linear("goodput ÷ capacity"),
+        lines,
+    }
+}
+
+/// The most goodput, as a share of capacity, by the drops that it takes; drops ascend.
+struct Frontier(Vec<(f64, f64)>);
+
+/// Drops up to which the frontier is found, and in which steps.
+const DROPS: f64 = 0.1;
+const STEP: f64 = 0.0025;
+/// Answers that may be late: the 99th percentile is within the SLO.
+const LATE: f64 = 0.01;
+
+impl Frontier {
+    /// For exponential service with this mean, in microseconds.
+    fn of(micros: f64) -> Self {
+        let slo = 10.0 * (micros + RTT) - RTT;
+        let mean = micros + MESSAGES;
+        let steps = (DROPS / STEP) as usize;
+        let mut best = vec![0.0f64; steps + 1];
+        for room in (6..160).step_by(2) {
+            let in_time = in_time(room, mean, slo);
+            for offered in (0..80).map(|n| 0.9 + 0.004 * f64::from(n)) {
+                let Bounded { dropped, good, late } = bounded(offered, &in_time);
+                let step = (dropped / STEP).ceil() as usize;
+                if late <= LATE && step <= steps {
+                    best[step] = best[step].max(good);
+                }
+            }
+        }
+        // More drops never force anybody to do worse.
+        let mut most = 0.0;
+        let point = |(step, good): (usize, f64)| {
+            most = good.max(most);
+            (STEP * step as f64, most)
+        };
+        Self(best.into_iter().enumerate().skip(1).map(point).collect())
+    }
+
+    /// The most goodput with such drops.
+    fn most(&self, drops: f64) -> f64 {
+        let after = self.0.partition_point(|(step, _)| *step < drops);
+        let (Some(low), Some(high)) = (self.0.get(after.saturating_sub(1)), self.0.get(after))
+        else {
+            return self.0.last().map_or(1.0, |(_, good)| *good);
+        };
+        let part = if after == 0 { 0.0 } else { (drops - low.0) / (high.0 - low.0) };
+        low.1 + part * (high.1 - low.1)
+    }
+}
+
+/// What a service of several cores with a bounded queue does: dropped ÷ offered, answered in time ÷ capacity,
+/// late ÷ answered.
+#[derive(Clone, Copy, Debug)]
+struct Bounded {
+    dropped: f64,
+    good: f64,
+    late: f64,
+}
+
+/// M/M/c/c+K, `offered` as a share of capacity; `in_time[n]` is the probability that who finds n there is
+/// answered in time.
+fn bounded(offered: f64, in_time: &[f64]) -> Bounded {
+    let (mut weight, mut all, mut good) = (1.0, 0.0, 0.0);
+    for (n, in_time) in in_time.iter().enumerate() {
+        all += weight;
+        good += weight * in_time;
+        // As many leave as come: offered · c · p(n) = min(n + 1, c) · p(n + 1).
+        weight *= offered * f64::from(CORES) / ((n + 1) as f64).min(f64::from(CORES));
+    }
+    // Whoever finds the queue full is dropped.
+    let total = all + weight;
+    Bounded { dropped: weight / total, good: offered * good / total, late: 1.0 - good / all }
+}
+
+/// The probability to be answered within `slo`, by how many are there on arrival. Who finds k more than there
+/// are cores waits for an Erlang time of k + 1 departures, then is served.
+fn in_time(room: u32, mean: f64, slo: f64) -> Vec<f64> {
+    let (one, all) = (slo / mean, slo / mean * f64::from(CORES));
+    let late = |n: u32| {
+        let departures = (n + 1).saturating_sub(CORES);
+        if departures == 0 {
+            return (-one).exp();
+        }
+        // Still waiting when the time is over; or served then, which began before.
+        let ratio = all / (all - one);
+        let begun = 1.0 - fewer(departures, all - one);
+        fewer(departures, all) + (f64::from(departures) * ratio.ln() - one).exp() * begun
+    };
+    (0..CORES + room).map(|n| 1.0 - late(n)).collect()
+}
+
+/// The probability that fewer than `count` of something come that is expected `mean` times.
+fn fewer(count: u32, mean: f64) -> f64 {
+    let mut term = (-mean).exp();
+    let mut sum = term;
+    for n in 1..count {
+        term *= mean / f64::from(n);
+        sum += term;
+    }
+    sum.min(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without a queue this is Erlang's loss formula: ten cores, ten erlangs, 21.46 % lost.
+    #[test]
+    fn no_room_is_the_loss_formula() {
+        let lost = bounded(1.0, &in_time(0, 1.0, 1e9));
+        assert!((lost.dropped - 0.214_58).abs() < 1e-4, "{lost:?}");
+        assert!((lost.good - (1.0 - lost.dropped)).abs() < 1e-9 && lost.late.abs() < 1e-9);
+    }
+
+    /// With endless room and one free core nothing waits: late is who takes longer than the SLO.
+    #[test]
+    fn who_finds_a_free_core_is_late_only_by_its_own_service() {
+        let alone = in_time(1, 10.0, 46.05);
+        assert!((alone[0] - 0.99).abs() < 1e-4);
+        assert!(alone[10] < alone[9], "the first that waits is late more often");
+    }
+
+    /// The goals for 100 µs contradict each other for callers that do not know the queue.
+    #[test]
+    fn a_hundred_microseconds_cannot_have_both() {
+        let frontier = Frontier::of(100.0);
+        assert!((0.975..0.98).contains(&frontier.most(0.01)), "{}", frontier.most(0.01));
+        assert!(frontier.most(0.03) > 0.985);
+        assert!(Frontier::of(10.0).most(0.01) > 0.985);
+    }
+}
