@@ -76,6 +76,9 @@ struct Holder {
     drained: Option<Drained>,
     /// The cursor it was last told, for policies that announce one; none before that.
     told: Option<Cursor>,
+    /// The one before that, and until when: what it sent by it may still be on its way.
+    told_before: Option<Cursor>,
+    told_until: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -277,7 +280,7 @@ impl Windows {
         cursor: Cursor,
     ) -> Option<u32> {
         let key = self.hear(now, caller)?;
-        self.tell_cursor(key, cursor);
+        self.tell_cursor(now, key, cursor);
         let window = self.target(now, key, share);
         let holder = self.callers.get_mut(key)?;
         holder.refused = false;
@@ -343,16 +346,18 @@ impl Windows {
 
     // === cursors told ===
 
-    /// The cursor that a caller was told last; none if it has not been told any.
-    pub(crate) fn told(&self, caller: CallerId) -> Option<Cursor> {
-        let key = self.places.get(&caller)?;
-        self.callers.get(*key).and_then(|holder| holder.told)
+    /// The cursor that a caller was told last, or the one before if it is laxer and was good after `since`;
+    /// none if it has not been told any.
+    pub(crate) fn told(&self, caller: CallerId, since: Instant) -> Option<Cursor> {
+        let holder = self.callers.get(*self.places.get(&caller)?)?;
+        if holder.told_until > since { holder.told.max(holder.told_before) } else { holder.told }
     }
 
     /// Notes the cursor that a caller is being told.
-    fn tell_cursor(&mut self, key: Key, cursor: Cursor) {
+    fn tell_cursor(&mut self, now: Instant, key: Key, cursor: Cursor) {
         let Some(holder) = self.callers.get_mut(key) else { return };
         let told = holder.told.replace(cursor);
+        (holder.told_before, holder.told_until) = (told, now);
         if told.is_some_and(|told| told < Cursor::OPEN) {
             self.strict.remove(&mut self.by_telling, key.index());
         }
@@ -458,6 +463,8 @@ impl Windows {
             refused: false,
             drained: None,
             told: None,
+            told_before: None,
+            told_until: now,
         });
         self.places.insert(caller, key);
         self.look.push_back(&mut self.by_look, key.index());

@@ -98,8 +98,9 @@ fn good(run: &Report, micros: f64) -> f64 {
 }
 
 fn panel(time: &str, frontier: &Frontier, runs: &Runs, micros: f64) -> Panel {
-    let point = |run: &Report| (100.0 * run.drop_rate, good(run, micros));
-    let curve = frontier.0.iter().map(|(drops, good)| (100.0 * drops, *good));
+    let percent = |drops: f64, good: f64| (100.0 * drops, 100.0 * (1.0 - good));
+    let point = |run: &Report| percent(run.drop_rate, good(run, micros));
+    let curve = frontier.0.iter().map(|(drops, good)| percent(*drops, *good));
     let mut lines = vec![Line::new("possible without knowing the queue", curve.collect())];
     for callers in FEW.into_iter().chain(MANY) {
         let run = runs.get("tide", &[("callers", callers)]);
@@ -108,7 +109,7 @@ fn panel(time: &str, frontier: &Frontier, runs: &Runs, micros: f64) -> Panel {
     Panel {
         title: format!("{time} exponential, twice the capacity offered"),
         x: Axis::linear("dropped, %"),
-        y: Axis::linear("goodput ÷ capacity"),
+        y: Axis::linear("idle or late, % of capacity"),
         lines,
     }
 }

@@ -160,12 +160,13 @@ impl Tide {
     /// Step 5: the longest predicted wait at which a request is let in, and whether it may push out
     /// others for it. Whoever does as it was told may; what it was told may be old, which is no fault
     /// of its own. So may everybody with a rank that is always let in.
-    fn allowed_wait(&self, rank: Rank, caller: CallerId) -> (Span, bool) {
+    fn allowed_wait(&self, now: Instant, rank: Rank, caller: CallerId) -> (Span, bool) {
         let (longest, beyond) = (self.longest, self.derived.beyond);
         if self.sway.strict.last.admits(rank) {
             return (longest, true);
         }
-        match self.windows.told(caller) {
+        // What crossed our last word on its way was sent by the one before.
+        match self.windows.told(caller, now - self.derived.period) {
             Some(told) if told.admits(rank) => (longest, true),
             // It gains nothing by not listening: it gets what nobody else waits for.
             Some(_) => (Span::ZERO, false),
@@ -351,7 +352,7 @@ impl Admission for Tide {
         let Context { caller, demand, rank, sheds, .. } = request.context;
         self.round.get_or_insert(Round::starting(cx.now)).arrived += 1;
         let wait = backlog.age_at_start(cx.now, request.arrived);
-        let (allowed, welcome) = self.allowed_wait(rank, caller);
+        let (allowed, welcome) = self.allowed_wait(cx.now, rank, caller);
         let verdict = if wait <= allowed {
             Verdict::Admit
         } else {

@@ -346,7 +346,7 @@ mod tests {
     /// that there is no more to shed.
     #[test]
     fn when_the_important_ebb_all_do() {
-        let (round, sent) = (Span::from_nanos(64_000), Cursor::first(16 * 1024));
+        let (round, sent) = (Span::from_nanos(64_000), Cursor::first(16 << 16));
         let offer = |offered: &mut Offered, each: u32| {
             for business in 0..16 {
                 (0..each).for_each(|_| offered.arrive(Rank::new(business, 0)));
