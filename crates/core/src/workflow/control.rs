@@ -62,7 +62,7 @@ impl RateControl {
             config: config.clone(),
             local: Local::new(config),
             downstream: Downstream::default(),
-            upstream: Upstream::default(),
+            upstream: Upstream::new(config.period),
             limiter: Limiter::new(config),
             totals: Totals::default(),
             began: now,
@@ -357,6 +357,17 @@ mod tests {
         let sum = part(e2, "c1") + part(e2, "c2");
         assert!((sum - 300.0).abs() < 1e-6, "{sum}");
         assert_eq!(e2.granted(Workflow(1), CallerId::UNKNOWN), None);
+    }
+
+    #[test]
+    fn a_resource_without_a_capacity_limits_nobody() {
+        for capacity in [f64::NAN, f64::INFINITY, -1.0, 0.0] {
+            let mut control = RateControl::new(&WorkflowConfig::default(), Instant::ZERO);
+            let resource = control.add_resource(capacity);
+            control.on_use(resource, Workflow(1), Span::from_secs(5));
+            assert!(control.settle(Instant::ZERO + Span::from_secs(1), 1, Span::ZERO));
+            assert_eq!((control.utilization(), control.rate(Workflow(1))), (0.0, None));
+        }
     }
 
     /// A period that was missed is part of a longer one.

@@ -22,11 +22,9 @@ impl Smooth {
 
     /// A period of `seconds` ends.
     pub(super) fn close(&mut self, seconds: f64) {
-        let sample = self.count / seconds;
+        self.rate = self.so_far(seconds);
         self.count = 0.0;
         self.periods = self.periods.saturating_add(1);
-        let gain = Self::GAIN.max(1.0 / f64::from(self.periods));
-        self.rate += gain * (sample - self.rate);
         // Below one in a million seconds it is over.
         if self.rate < 1e-6 {
             self.rate = 0.0;
@@ -36,6 +34,12 @@ impl Smooth {
     /// Per second, as of the last period.
     pub(super) fn rate(&self) -> f64 {
         self.rate
+    }
+
+    /// What the rate will be if the period of `seconds` that runs ends without another.
+    pub(super) fn so_far(&self, seconds: f64) -> f64 {
+        let gain = Self::GAIN.max(1.0 / f64::from(self.periods.saturating_add(1)));
+        self.rate + gain * (self.count / seconds - self.rate)
     }
 
     /// Counted in the period that runs.

@@ -1,21 +1,28 @@
 //! Demand by caller: a rate is handed to callers in proportion to what each wants (Wisp §4.1.1).
+//!
+//! A caller's demand is what it was when the last period ended, or more if it is already more in the one that runs.
+//! A caller is told its part when it has just sent something; if that did not count, one that sends every few
+//! periods would hear each time of a demand that has nearly faded, and take the little it is told for a bottleneck.
 
 use std::collections::BTreeMap;
 
 use super::smooth::Smooth;
 use crate::context::{CallerId, Workflow};
+use crate::time::Span;
 
 /// Pairs of workflow and caller remembered; beyond that newcomers share the entry of the unknown.
 /// At 64 bytes each that is a quarter of a megabyte.
 const PAIRS: usize = 4096;
 
 /// What each caller wants of each workflow.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Upstream {
     /// Ordered by workflow first, so that a workflow's callers are neighbours.
     pairs: BTreeMap<(Workflow, CallerId), Demand>,
     /// Sum over callers, as of the last period.
     totals: BTreeMap<Workflow, f64>,
+    /// How long the period that runs is taken to be, in seconds: as long as the last.
+    seconds: f64,
 }
 
 /// What one caller wants: what it sent, and what still waits there. What it sent alone would be what it was
@@ -27,7 +34,21 @@ struct Demand {
     waiting: u32,
 }
 
+impl Demand {
+    /// Per second, if the period that runs takes `seconds`.
+    fn now(&self, seconds: f64) -> f64 {
+        let mut rate = self.rate;
+        rate.add(f64::from(self.waiting));
+        rate.so_far(seconds).max(self.rate.rate())
+    }
+}
+
 impl Upstream {
+    /// Nobody wants anything yet.
+    pub(super) fn new(period: Span) -> Self {
+        Self { pairs: BTreeMap::new(), totals: BTreeMap::new(), seconds: period.as_secs_f64() }
+    }
+
     /// A caller has sent a request of `workflow`, and so many wait there.
     pub(super) fn add(&mut self, workflow: Workflow, caller: CallerId, waiting: u32) {
         let mut key = (workflow, caller);
@@ -41,6 +62,7 @@ impl Upstream {
 
     /// A period of `seconds` ends. Who has wanted nothing for long is forgotten.
     pub(super) fn close(&mut self, seconds: f64) {
+        self.seconds = seconds;
         self.totals.clear();
         for ((workflow, _), demand) in &mut self.pairs {
             demand.rate.add(f64::from(std::mem::take(&mut demand.waiting)));
@@ -54,9 +76,11 @@ impl Upstream {
     /// yet gets the part of an average caller.
     pub(super) fn share(&self, workflow: Workflow, caller: CallerId) -> f64 {
         let total = self.totals.get(&workflow).copied().unwrap_or(0.0);
-        let own = self.pairs.get(&(workflow, caller)).map_or(0.0, |demand| demand.rate.rate());
-        if own > 0.0 && total > 0.0 {
-            return own / total;
+        let own = self.pairs.get(&(workflow, caller)).filter(|demand| demand.rate.rate() > 0.0);
+        if let Some(own) = own
+            && total > 0.0
+        {
+            return (own.now(self.seconds) / total).min(1.0);
         }
         let callers = (workflow, CallerId(0))..=(workflow, CallerId(u64::MAX));
         1.0 / self.pairs.range(callers).count().max(1) as f64
@@ -69,9 +93,13 @@ mod tests {
 
     const W: Workflow = Workflow(1);
 
+    fn upstream() -> Upstream {
+        Upstream::new(Span::from_millis(100))
+    }
+
     #[test]
     fn shares_follow_demand_and_sum_to_one() {
-        let mut upstream = Upstream::default();
+        let mut upstream = upstream();
         for _ in 0..20 {
             // The second sends less, but three times as many wait there.
             for (caller, sent, waiting) in [(1, 20, 0), (2, 15, 45)] {
@@ -85,9 +113,24 @@ mod tests {
         assert!((upstream.share(W, CallerId(3)) - 1.0 / 3.0).abs() < 1e-9, "a newcomer");
     }
 
+    /// Ten callers that send one request every five periods each have a tenth of the demand. One that has just
+    /// sent is not told less.
+    #[test]
+    fn a_caller_that_sends_seldom_is_told_its_part() {
+        let mut upstream = upstream();
+        for period in 0..100 {
+            for caller in (1..=10).filter(|caller| caller % 5 == period % 5) {
+                upstream.add(W, CallerId(caller), 0);
+                let told = upstream.share(W, CallerId(caller));
+                assert!(period < 50 || (0.1..0.25).contains(&told), "{caller} is told {told}");
+            }
+            upstream.close(0.1);
+        }
+    }
+
     #[test]
     fn the_table_is_bounded() {
-        let mut upstream = Upstream::default();
+        let mut upstream = upstream();
         for caller in 1..10_000 {
             upstream.add(W, CallerId(caller), 0);
         }
