@@ -33,6 +33,10 @@ use crate::time::{Instant, Span};
 
 /// Least rate announced, per second: with none at all nothing would ever come to be measured.
 const FLOOR: f64 = 1.0;
+/// Over how many lives of a grant the parts of callers, and those of processes behind, are averaged: on both sides
+/// alike, since a grant is divided by both. With periods of 100 ms and grants of a second, one call in five periods
+/// is known to within a third.
+const LIVES: f64 = 2.0;
 /// Periods within which a line at the limiter is to be worked off.
 const LINE: f64 = 10.0;
 /// Least part of a rate that callers are told, however long the line.
@@ -62,7 +66,7 @@ impl RateControl {
             config: config.clone(),
             local: Local::new(config),
             downstream: Downstream::default(),
-            upstream: Upstream::new(config.period),
+            upstream: Upstream::new(config.period.as_secs_f64(), gain(config, config.period)),
             limiter: Limiter::new(config),
             totals: Totals::default(),
             began: now,
@@ -156,8 +160,9 @@ impl RateControl {
         let seconds = passed.as_secs_f64();
         self.began = now;
         self.local.close(now, seconds);
-        self.downstream.close(seconds);
-        self.upstream.close(seconds);
+        let gain = gain(&self.config, passed);
+        self.downstream.close(seconds, gain);
+        self.upstream.close(seconds, gain);
         self.local.limit(&self.config, slots, delay);
         self.rates.resize(self.local.len(), f64::INFINITY);
         for place in 0..self.rates.len() {
@@ -215,6 +220,11 @@ impl RateControl {
         }
         shares.iter().map(|share| ((share / total * 10_000.0).round() as u32).max(1)).collect()
     }
+}
+
+/// What a period weighs in the parts of callers and processes.
+fn gain(config: &WorkflowConfig, period: Span) -> f64 {
+    (period.as_secs_f64() / (LIVES * config.max_age.as_secs_f64())).min(1.0)
 }
 
 #[cfg(test)]

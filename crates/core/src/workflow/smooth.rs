@@ -22,7 +22,12 @@ impl Smooth {
 
     /// A period of `seconds` ends.
     pub(super) fn close(&mut self, seconds: f64) {
-        self.rate = self.so_far(seconds);
+        self.close_by(seconds, Self::GAIN);
+    }
+
+    /// A period of `seconds` ends, and weighs `gain`.
+    pub(super) fn close_by(&mut self, seconds: f64, gain: f64) {
+        self.rate = self.so_far(seconds, gain);
         self.count = 0.0;
         self.periods = self.periods.saturating_add(1);
         // Below one in a million seconds it is over.
@@ -31,15 +36,15 @@ impl Smooth {
         }
     }
 
+    /// What the rate will be if the period of `seconds` that runs ends without another.
+    pub(super) fn so_far(&self, seconds: f64, gain: f64) -> f64 {
+        let gain = gain.max(1.0 / f64::from(self.periods.saturating_add(1)));
+        self.rate + gain * (self.count / seconds - self.rate)
+    }
+
     /// Per second, as of the last period.
     pub(super) fn rate(&self) -> f64 {
         self.rate
-    }
-
-    /// What the rate will be if the period of `seconds` that runs ends without another.
-    pub(super) fn so_far(&self, seconds: f64) -> f64 {
-        let gain = Self::GAIN.max(1.0 / f64::from(self.periods.saturating_add(1)));
-        self.rate + gain * (self.count / seconds - self.rate)
     }
 
     /// Counted in the period that runs.
