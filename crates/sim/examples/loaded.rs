@@ -36,11 +36,11 @@ fn main() {
         let mean = misses.iter().sum::<f64>() / misses.len().max(1) as f64;
         println!("{loads:?}: {} of {plans} miss, mean {mean:.2} ms", misses.len());
     }
-    possible_and_missed();
+    one_or_two();
 }
 
-/// A topic that two brokers could serve, and for which the planner takes one.
-fn possible_and_missed() {
+/// A topic that the planner puts on one broker, a little late, and the same on two.
+fn one_or_two() {
     let topic = Topic::alone(8_000, 10, Pattern::Periodic);
     let bed = bed(topic, &LOADS[1], 1);
     let publishers = topic.publishers();
