@@ -33,6 +33,10 @@ use crate::time::{Instant, Span};
 
 /// Least rate announced, per second: with none at all nothing would ever come to be measured.
 const FLOOR: f64 = 1.0;
+/// Over how many lives of a grant the parts of callers, and those of processes behind, are averaged: on both sides
+/// alike, since a grant is divided by both. With periods of 100 ms and grants of a second, one call in five periods
+/// is known to within a third.
+const LIVES: f64 = 2.0;
 /// Periods within which a line at the limiter is to be worked off.
 const LINE: f64 = 10.0;
 /// Least part of a rate that callers are told, however long the line.
@@ -62,7 +66,7 @@ impl RateControl {
             config: config.clone(),
             local: Local::new(config),
             downstream: Downstream::default(),
-            upstream: Upstream::default(),
+            upstream: Upstream::new(config.period.as_secs_f64(), gain(config, config.period)),
             limiter: Limiter::new(config),
             totals: Totals::default(),
             began: now,
@@ -156,8 +160,9 @@ impl RateControl {
         let seconds = passed.as_secs_f64();
         self.began = now;
         self.local.close(now, seconds);
-        self.downstream.close(seconds);
-        self.upstream.close(seconds);
+        let gain = gain(&self.config, passed);
+        self.downstream.close(seconds, gain);
+        self.upstream.close(seconds, gain);
         self.local.limit(&self.config, slots, delay);
         self.rates.resize(self.local.len(), f64::INFINITY);
         for place in 0..self.rates.len() {
@@ -215,6 +220,11 @@ impl RateControl {
         }
         shares.iter().map(|share| ((share / total * 10_000.0).round() as u32).max(1)).collect()
     }
+}
+
+/// What a period weighs in the parts of callers and processes.
+fn gain(config: &WorkflowConfig, period: Span) -> f64 {
+    (period.as_secs_f64() / (LIVES * config.max_age.as_secs_f64())).min(1.0)
 }
 
 #[cfg(test)]
@@ -357,6 +367,17 @@ mod tests {
         let sum = part(e2, "c1") + part(e2, "c2");
         assert!((sum - 300.0).abs() < 1e-6, "{sum}");
         assert_eq!(e2.granted(Workflow(1), CallerId::UNKNOWN), None);
+    }
+
+    #[test]
+    fn a_resource_without_a_capacity_limits_nobody() {
+        for capacity in [f64::NAN, f64::INFINITY, -1.0, 0.0] {
+            let mut control = RateControl::new(&WorkflowConfig::default(), Instant::ZERO);
+            let resource = control.add_resource(capacity);
+            control.on_use(resource, Workflow(1), Span::from_secs(5));
+            assert!(control.settle(Instant::ZERO + Span::from_secs(1), 1, Span::ZERO));
+            assert_eq!((control.utilization(), control.rate(Workflow(1))), (0.0, None));
+        }
     }
 
     /// A period that was missed is part of a longer one.

@@ -86,12 +86,13 @@ impl Downstream {
         true
     }
 
-    /// A period of `seconds` ends. What was not called for long is forgotten.
-    pub(super) fn close(&mut self, seconds: f64) {
+    /// A period of `seconds` ends, and weighs `gain` in the parts of processes. What was not called for long is
+    /// forgotten.
+    pub(super) fn close(&mut self, seconds: f64, gain: f64) {
         for path in self.paths.values_mut() {
             path.calls.close(seconds);
             for process in &mut path.processes {
-                process.answers.close(seconds);
+                process.answers.close_by(seconds, gain);
             }
             path.processes.retain(|process| process.answers.rate() > 0.0);
         }
@@ -199,7 +200,7 @@ mod tests {
     }
 
     fn allowed(downstream: &mut Downstream, q: f64) -> f64 {
-        downstream.close(1.0);
+        downstream.close(1.0, 0.05);
         downstream.allows(Instant::ZERO, W, 100.0, |_| q)
     }
 
@@ -233,8 +234,8 @@ mod tests {
         assert_eq!(downstream.allows(later, W, 100.0, |_| 0.5), f64::INFINITY);
         assert_eq!(downstream.allows(Instant::ZERO, Workflow(2), 1.0, |_| 0.5), f64::INFINITY);
         assert!(downstream.is_called_by(W));
-        for _ in 0..200 {
-            downstream.close(1.0);
+        for _ in 0..400 {
+            downstream.close(1.0, 0.05);
         }
         assert!(!downstream.is_called_by(W) && downstream.paths.is_empty());
     }

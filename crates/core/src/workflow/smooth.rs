@@ -22,15 +22,24 @@ impl Smooth {
 
     /// A period of `seconds` ends.
     pub(super) fn close(&mut self, seconds: f64) {
-        let sample = self.count / seconds;
+        self.close_by(seconds, Self::GAIN);
+    }
+
+    /// A period of `seconds` ends, and weighs `gain`.
+    pub(super) fn close_by(&mut self, seconds: f64, gain: f64) {
+        self.rate = self.so_far(seconds, gain);
         self.count = 0.0;
         self.periods = self.periods.saturating_add(1);
-        let gain = Self::GAIN.max(1.0 / f64::from(self.periods));
-        self.rate += gain * (sample - self.rate);
         // Below one in a million seconds it is over.
         if self.rate < 1e-6 {
             self.rate = 0.0;
         }
+    }
+
+    /// What the rate will be if the period of `seconds` that runs ends without another.
+    pub(super) fn so_far(&self, seconds: f64, gain: f64) -> f64 {
+        let gain = gain.max(1.0 / f64::from(self.periods.saturating_add(1)));
+        self.rate + gain * (self.count / seconds - self.rate)
     }
 
     /// Per second, as of the last period.

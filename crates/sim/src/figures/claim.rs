@@ -39,12 +39,22 @@ impl Claim {
     /// The mean of several measurements must be `bound` or less, as far as they can tell: it fails above by more than
     /// two standard errors. For what chance decides one by one.
     pub fn at_most_on_average(what: &str, unit: Unit, measured: &[f64], bound: f64) -> Self {
-        let count = measured.len() as f64;
-        let mean = measured.iter().sum::<f64>() / count;
-        let squares: f64 = measured.iter().map(|one| (one - mean).powi(2)).sum();
-        let error = (squares / (count - 1.0) / count).sqrt();
+        let (mean, error) = mean_and_error(measured);
         let expected = format!("≤ {} within 2 errors", unit.show(bound));
         let claim = Self::new(what, expected, unit, mean, bound - (mean - 2.0 * error));
+        Self { measured: format!("{} ± {}", claim.measured, unit.show(error)), ..claim }
+    }
+
+    /// The mean of several measurements must lie between the two, whatever its error, which is told.
+    pub fn between_on_average(
+        what: &str,
+        unit: Unit,
+        measured: &[f64],
+        low: f64,
+        high: f64,
+    ) -> Self {
+        let (mean, error) = mean_and_error(measured);
+        let claim = Self::between(what, unit, mean, low, high);
         Self { measured: format!("{} ± {}", claim.measured, unit.show(error)), ..claim }
     }
 
@@ -77,6 +87,14 @@ impl Claim {
         let excused = quick && self.open;
         !self.holds && !excused
     }
+}
+
+/// The mean, and its standard error.
+fn mean_and_error(measured: &[f64]) -> (f64, f64) {
+    let count = measured.len() as f64;
+    let mean = measured.iter().sum::<f64>() / count;
+    let squares: f64 = measured.iter().map(|one| (one - mean).powi(2)).sum();
+    (mean, (squares / (count - 1.0) / count).sqrt())
 }
 
 /// How a number is written.
@@ -166,6 +184,13 @@ mod tests {
         assert!(!claim(-0.001).0);
         let alone = Claim::at_most_on_average("", Unit::Times, &[0.5], 1.0);
         assert!(!alone.holds, "one measurement has no error");
+    }
+
+    #[test]
+    fn a_mean_between_two_bounds_is_judged_by_itself() {
+        let claim = |low| Claim::between_on_average("", Unit::Percent, &[0.26, 0.30], low, 0.35);
+        assert!(claim(0.28).holds && !claim(0.281).holds, "its error is no excuse");
+        assert_eq!(claim(0.28).measured, "28.0 % ± 2.0 %");
     }
 
     #[test]
