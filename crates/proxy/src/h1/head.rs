@@ -92,9 +92,11 @@ pub(super) fn read(input: &mut BytesMut, asked: Asked) -> Result<Option<Head>, M
 }
 
 fn read_one(input: &mut BytesMut, asked: Asked) -> Result<Option<Head>, Malformed> {
-    // The parser would skip empty lines before it.
-    if input.first().is_some_and(|first| *first != b'H') {
-        return Err(WRONG_HEAD);
+    match input.first() {
+        Some(b'H') => {}
+        // The parser would skip empty lines before it.
+        Some(_) => return Err(WRONG_HEAD),
+        None => return Ok(None),
     }
     let mut fields = [const { MaybeUninit::uninit() }; MOST_HEAD.1];
     let mut parsed = httparse::Response::new(&mut []);
