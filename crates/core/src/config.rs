@@ -186,29 +186,36 @@ fn take(table: &mut toml::Table, path: &[String]) -> Option<toml::Value> {
 fn message(error: &toml::de::Error) -> String {
     let told = error.message();
     let mut words = told.split('`').skip(1).step_by(2);
-    let meant = words.next().and_then(|unknown| words.find(|known| is_slip(unknown, known)));
+    let meant = words.next().and_then(|unknown| {
+        let known = words.map(|known| (slips(unknown, known), known));
+        // One slip in three letters, and two in a long word.
+        let near = known.filter(|(slips, known)| *slips <= (known.len() / 3).min(2));
+        near.min_by_key(|(slips, _)| *slips).map(|(_, known)| known)
+    });
     match (meant, told.split_once(", expected")) {
         (Some(meant), Some((unknown, _))) => format!("{unknown}; did you mean `{meant}`?"),
         _ => told.to_owned(),
     }
 }
 
-/// Whether one letter too many, too few or another makes `written` of `meant`, or two that changed places.
-fn is_slip(written: &str, meant: &str) -> bool {
-    let (mut written, mut meant) = (written.as_bytes(), meant.as_bytes());
-    let long = meant.len() > 2;
-    while let ([first, rest @ ..], [same, others @ ..]) = (written, meant)
-        && first == same
-    {
-        (written, meant) = (rest, others);
+/// Slips that make `written` of `meant`: a letter too many, too few or another, or two that changed places.
+fn slips(written: &str, meant: &str) -> usize {
+    let (written, meant) = (written.as_bytes(), meant.as_bytes());
+    // Slips for all beginnings of what was meant, each row with one more letter of what was written.
+    let (mut before, mut last) = (Vec::new(), Vec::from_iter(0..=meant.len()));
+    for (i, letter) in written.iter().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, other) in meant.iter().enumerate() {
+            let another = last[j] + usize::from(letter != other);
+            let mut least = another.min(last[j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && *letter == meant[j - 1] && written[i - 1] == *other {
+                least = least.min(before[j - 1] + 1);
+            }
+            row.push(least);
+        }
+        before = std::mem::replace(&mut last, row);
     }
-    match (written, meant) {
-        ([_, rest @ ..], others) if rest == others => true,
-        (rest, [_, others @ ..]) if rest == others => true,
-        ([_, rest @ ..], [_, others @ ..]) if rest == others => long,
-        ([a, b, rest @ ..], [c, d, others @ ..]) => a == d && b == c && rest == others,
-        _ => false,
-    }
+    last[meant.len()]
 }
 
 /// Writes a configuration as TOML.
@@ -268,6 +275,8 @@ mod tests {
             ("queue_limot = 1", "queue_limit"),
             ("queue_limti = 1", "queue_limit"),
             ("[schedule]\norder = 'fifp'", "fifo"),
+            ("queu_limt = 1", "queue_limit"),
+            ("retryshares = 1", "retry_share"),
         ] {
             let error = GateConfig::from_toml(slip).expect_err("a slip").to_string();
             assert!(error.ends_with(&format!("; did you mean `{meant}`?")), "{error}");

@@ -24,9 +24,9 @@ use http::header::CONNECTION;
 use http::{HeaderValue, Request};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use hyper::server::conn::{http1, http2};
+use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -35,10 +35,12 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::body::ProxyBody;
 use crate::config::{ConnectionsConfig, Version};
-use crate::forward;
 use crate::headers::Peer;
+use crate::inbound::Inbound;
+use crate::rarely::Rarely;
 use crate::tls;
 use crate::worker::{Phase, Worker};
+use crate::{forward, h2};
 
 /// Fields that hyper takes of a request if it is told nothing else.
 const HYPER_HEADERS: usize = 100;
@@ -102,31 +104,31 @@ async fn speak<S>(
     let pulse = Arc::new(Pulse::default());
     // Frames of HTTP/2 come without a request, too: there only answers tell the busy from the idle.
     let heads = version == Version::One;
-    let io = TokioIo::new(Watched { stream, heads, pulse: Arc::clone(&pulse) });
+    let io = Watched { stream, heads, pulse: Arc::clone(&pulse) };
     let limits = worker.settings().connections.clone();
     let peer = Peer::new(peer);
-    let service = service_fn(|request: Request<Incoming>| {
+    let (worker, peer) = (&worker, &peer);
+    let answer = |request: Request<Inbound>| {
         let active = Active::new(&pulse);
-        let (worker, peer) = (Arc::clone(&worker), peer.clone());
         // Made inside, where it stays: its future is large, and would be copied on the way.
         async move {
-            let mut answer = forward::serve(&worker, &peer, request).await;
+            let mut answer = forward::serve(worker, peer, request).await;
             if active.pulse.old.load(Ordering::Relaxed) {
                 let close = HeaderValue::from_static("close");
                 answer.headers_mut().insert(CONNECTION, close);
             }
             Ok::<_, Infallible>(answer.map(|body| Tracked::new(body, active)))
         }
-    });
+    };
     // A macro, as the two kinds of connection share no trait.
     macro_rules! to_the_end {
         ($connection:expr) => {{
             let mut connection = pin!($connection);
+            let told = pin!(verdict(&mut phase, worker, &pulse, heads));
             let verdict = tokio::select! {
                 biased;
                 _ = connection.as_mut() => return,
-                () = draining(&mut phase) => Verdict::End,
-                verdict = watch(&worker, &pulse, heads) => verdict,
+                verdict = Rarely::new(told) => verdict,
             };
             match verdict {
                 Verdict::Drop => drop(worker.counters.slow_clients.add(1)),
@@ -135,7 +137,7 @@ async fn speak<S>(
                     // Whoever was told to end has no more time than anybody else to send a head.
                     tokio::select! {
                         _ = connection.as_mut() => {}
-                        () = quiet(&worker, &pulse) => {}
+                        () = quiet(worker, &pulse) => {}
                     }
                 }
             }
@@ -149,15 +151,21 @@ async fn speak<S>(
             if limits.headers != HYPER_HEADERS {
                 server.max_headers(limits.headers);
             }
-            to_the_end!(server.serve_connection(io, service).with_upgrades());
+            let service =
+                service_fn(|request: Request<Incoming>| answer(request.map(Inbound::One)));
+            to_the_end!(server.serve_connection(TokioIo::new(io), service).with_upgrades());
         }
-        Version::Two => to_the_end!(
-            http2::Builder::new(TokioExecutor::new())
-                .timer(TokioTimer::new())
-                .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX))
-                .max_concurrent_streams(limits.streams)
-                .serve_connection(io, service)
-        ),
+        Version::Two => {
+            let limit = worker.settings().header_timeout.into();
+            let accepted = tokio::select! {
+                biased;
+                accepted = timeout(limit, h2::accept(io, &limits)) => accepted,
+                () = draining(&mut phase) => return,
+            };
+            if let Ok(Ok(link)) = accepted {
+                to_the_end!(h2::Connection::new(link, answer));
+            }
+        }
     }
 }
 
@@ -167,6 +175,20 @@ enum Verdict {
     End,
     /// Dropped: it was slow on purpose, or is stuck.
     Drop,
+}
+
+/// Resolves when the connection should end, for whatever reason.
+async fn verdict(
+    phase: &mut watch::Receiver<Phase>,
+    worker: &Worker,
+    pulse: &Pulse,
+    heads: bool,
+) -> Verdict {
+    tokio::select! {
+        biased;
+        () = draining(phase) => Verdict::End,
+        verdict = watch(worker, pulse, heads) => verdict,
+    }
 }
 
 /// Watches until the connection should end.

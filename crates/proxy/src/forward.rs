@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Request, Response, StatusCode, Version};
-use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use tidegate_core::rng::Rng;
 use tidegate_core::{Context, Instant, Outcome, Rejection, Workflow};
@@ -15,6 +14,7 @@ use tokio::io::AsyncWriteExt;
 use crate::body::{Entry, Held, Place, ProxyBody};
 use crate::config::{self, Percent, Trust};
 use crate::headers::{self, Peer};
+use crate::inbound::Inbound;
 use crate::trace::Span;
 use crate::upload::Upload;
 use crate::upstream::{Call, Failure, Source};
@@ -38,7 +38,7 @@ struct Asked {
 pub(crate) async fn serve(
     worker: &Arc<Worker>,
     peer: &Peer,
-    mut request: Request<Incoming>,
+    mut request: Request<Inbound>,
 ) -> Answer {
     let settings = worker.settings();
     let now = worker.gate.now();
@@ -53,7 +53,9 @@ pub(crate) async fn serve(
         Err(rejection) => {
             span.refused(&rejection);
             spare::time().await;
-            return refuse(worker, &settings, &rejection, &asked);
+            let answer = refuse(worker, &settings, &rejection, &asked);
+            span.failed(answer.status());
+            return answer;
         }
     };
     span.admitted();
@@ -69,7 +71,7 @@ pub(crate) async fn serve(
 fn ask(
     worker: &Worker,
     settings: &Settings,
-    request: &Request<Incoming>,
+    request: &Request<Inbound>,
     peer: &Peer,
     now: Instant,
 ) -> Asked {
@@ -138,7 +140,7 @@ async fn forward(
     worker: &Arc<Worker>,
     settings: &Settings,
     peer: &Peer,
-    mut request: Request<Incoming>,
+    mut request: Request<Inbound>,
     asked: &Asked,
     entry: Entry,
     mut span: Span,
@@ -163,7 +165,9 @@ async fn forward(
         // Nothing was asked of the service: the entry is dropped.
         Err(rejection) => {
             span.refused(&rejection);
-            return refuse(worker, settings, &rejection, asked);
+            let answer = refuse(worker, settings, &rejection, asked);
+            span.failed(answer.status());
+            return answer;
         }
     };
     let now = worker.gate.now();
@@ -172,8 +176,8 @@ async fn forward(
     let limit =
         (context.deadline != Instant::FAR).then(|| Duration::from(context.deadline.since(now)));
     let patience = settings.body_timeout.into();
-    let request = request.map(|body| Upload::new(body, patience));
-    match settings.upstreams.send(now, request, limit).await {
+    let mut request = request.map(|body| Upload::new(body, patience));
+    match settings.upstreams.send(now, &mut request, limit).await {
         Ok((response, call)) => {
             sent.answered(&response);
             span.answered(call.address(), response.status());
@@ -307,8 +311,8 @@ mod tests {
         fn size<A, F: Future>(_of: impl FnOnce(A) -> F) -> usize {
             size_of::<F>()
         }
-        type Call<'a> = (&'a Arc<Worker>, &'a Peer, Request<Incoming>);
+        type Call<'a> = (&'a Arc<Worker>, &'a Peer, Request<Inbound>);
         let bytes = size(|(worker, peer, request): Call<'_>| serve(worker, peer, request));
-        assert!(bytes <= 4096, "{bytes} bytes");
+        assert!(bytes <= 2816, "{bytes} bytes");
     }
 }

@@ -1,7 +1,9 @@
 //! Headers on their way through: what is meant for one connection stays there.
 
+use std::cell::RefCell;
 use std::fmt::Write;
 use std::net::IpAddr;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use http::header::{CONNECTION, HOST, TE, TRANSFER_ENCODING, UPGRADE};
 use http::uri::{Authority, PathAndQuery, Scheme};
@@ -9,7 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-/// Fields of one connection; the first names others.
+/// Fields of one connection; the first names others. Their lengths are 2, 7, 10 and 16.
 static HOP_BY_HOP: [HeaderName; 5] = [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, TE, UPGRADE];
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -26,6 +28,25 @@ impl Peer {
         let written = HeaderValue::try_from(ip.to_string()).expect("an address is a plain word");
         Self { ip, written }
     }
+}
+
+/// The time, for an answer that comes without one (RFC 9110, 6.6.1).
+pub(crate) fn date() -> HeaderValue {
+    thread_local! {
+        /// The last, and its second since 1970.
+        static LAST: RefCell<(u64, HeaderValue)> =
+            const { RefCell::new((0, HeaderValue::from_static(""))) };
+    }
+    let now = SystemTime::now();
+    let second = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    LAST.with_borrow_mut(|(last, written)| {
+        if *last != second {
+            let text = httpdate::fmt_http_date(now);
+            *written = HeaderValue::try_from(text).expect("a date is plain words");
+            *last = second;
+        }
+        written.clone()
+    })
 }
 
 /// Makes a client's request one to an HTTP/1.1 upstream. False if it cannot be: it names no host.
@@ -93,9 +114,12 @@ pub(crate) fn wants_upgrade<B>(request: &Request<B>) -> bool {
 /// Removes what is meant for one connection (RFC 9110, 7.6.1). Transfer-Encoding stays: the body
 /// is passed on as it is framed, and hyper has checked it.
 pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    // To read all names once is quicker than to look up each of these.
+    // To read all names once is quicker than to look up each of these, and most differ in length.
     let mut there = [false; HOP_BY_HOP.len()];
     for name in headers.keys() {
+        if !matches!(name.as_str().len(), 2 | 7 | 10 | 16) {
+            continue;
+        }
         if let Some(at) = HOP_BY_HOP.iter().position(|hop| hop == name) {
             there[at] = true;
         }

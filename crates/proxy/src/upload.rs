@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::inbound::Inbound;
 
 /// Bytes per second that an upload must have on the whole, apart from the time it has anyway: what
 /// the slowest modem had. Who is slower holds a slot to no use.
@@ -21,8 +22,7 @@ const SLOWEST: u64 = 1_000;
 /// A body that may be as long as it likes, but not as slow.
 #[derive(Debug)]
 pub(crate) struct Upload {
-    /// None for a request of our own.
-    body: Option<Incoming>,
+    body: Inbound,
     /// None where there is nothing to pass on.
     flow: Option<Arc<Flow>>,
     patience: Duration,
@@ -55,16 +55,15 @@ impl Flow {
 
 impl Upload {
     /// A body that may take `patience` and a second for every thousand bytes.
-    pub(crate) fn new(body: Incoming, patience: Duration) -> Self {
+    pub(crate) fn new(body: Inbound, patience: Duration) -> Self {
         let flow = (!body.is_end_stream()).then(Arc::default);
-        let body = Some(body);
         Self { body, flow, patience, begun: None, bytes: 0, timer: None }
     }
 
     /// Nothing.
     pub(crate) fn empty() -> Self {
         let patience = Duration::ZERO;
-        Self { body: None, flow: None, patience, begun: None, bytes: 0, timer: None }
+        Self { body: Inbound::Nothing, flow: None, patience, begun: None, bytes: 0, timer: None }
     }
 
     /// What is told of it.
@@ -97,8 +96,7 @@ impl Body for Upload {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let Some(body) = &mut self.body else { return Poll::Ready(None) };
-        let frame = Pin::new(body).poll_frame(cx);
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
         let Some(flow) = self.flow.clone() else { return frame.map_err(Into::into) };
         match &frame {
             Poll::Ready(piece) => {
@@ -117,11 +115,11 @@ impl Body for Upload {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.as_ref().is_none_or(Body::is_end_stream)
+        self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
+        self.body.size_hint()
     }
 }
 

@@ -54,20 +54,34 @@ pub(crate) enum Source {
 }
 
 impl Sender {
-    /// Sends a request. If there is no answer, the request comes back where it may be sent again.
+    /// Sends a request, which stays where it is: it is large, and may have to be sent again.
     async fn send(
         &mut self,
-        mut request: Request<Upload>,
-    ) -> Result<Response<Source>, (Option<Request<Upload>>, io::Error)> {
+        request: &mut Request<Upload>,
+    ) -> Result<Response<Source>, Unanswered> {
         match self {
-            Self::One(connection) => match connection.send(&mut request).await {
-                Ok(response) => Ok(response.map(|()| Source::Call)),
-                Err(Unanswered { error, again }) => Err((again.then_some(request), error)),
-            },
-            Self::Two(sender) => match sender.try_send_request(request).await {
-                Ok(response) => Ok(response.map(Source::Stream)),
-                Err(mut error) => Err((error.take_message(), io::Error::other(error.into_error()))),
-            },
+            Self::One(connection) => {
+                connection.send(request).await.map(|response| response.map(|()| Source::Call))
+            }
+            // What is carried here is not to be carried by every request of HTTP/1.1.
+            Self::Two(sender) => Box::pin(share(sender, request)).await,
+        }
+    }
+}
+
+/// Sends a request on a connection that others have too.
+async fn share(
+    sender: &mut http2::SendRequest<Upload>,
+    request: &mut Request<Upload>,
+) -> Result<Response<Source>, Unanswered> {
+    let sent = std::mem::replace(request, Request::new(Upload::empty()));
+    match sender.try_send_request(sent).await {
+        Ok(response) => Ok(response.map(Source::Stream)),
+        Err(mut error) => {
+            let unsent = error.take_message();
+            let again = unsent.is_some();
+            unsent.into_iter().for_each(|unsent| *request = unsent);
+            Err(Unanswered { error: io::Error::other(error.into_error()), again })
         }
     }
 }
@@ -163,7 +177,7 @@ impl Upstreams {
     pub(crate) async fn send(
         &self,
         now: Instant,
-        mut request: Request<Upload>,
+        request: &mut Request<Upload>,
         limit: Option<Duration>,
     ) -> Result<(Response<Source>, Call), Failure> {
         let mut failure = None;
@@ -188,8 +202,7 @@ impl Upstreams {
                 };
                 match self.exchange(sender, request, limit).await {
                     Ok(response) => return Ok((response, call)),
-                    Err((Some(unsent), error)) => {
-                        request = unsent;
+                    Err((true, error)) => {
                         failure = Some(error);
                         if fresh {
                             break;
@@ -197,8 +210,8 @@ impl Upstreams {
                         call.sender = upstream.lane().shared();
                     }
                     // Says nothing about the upstream: the call is dropped.
-                    Err((None, Failure::Slow)) => return Err(Failure::Slow),
-                    Err((None, error)) => {
+                    Err((false, Failure::Slow)) => return Err(Failure::Slow),
+                    Err((false, error)) => {
                         call.failed(now, &self.health);
                         return Err(error);
                     }
@@ -209,28 +222,29 @@ impl Upstreams {
         Err(failure.unwrap_or_else(|| Failure::Connect(io::ErrorKind::AddrNotAvailable.into())))
     }
 
+    /// One try, and whether another is allowed.
     async fn exchange(
         &self,
         sender: &mut Sender,
-        request: Request<Upload>,
+        request: &mut Request<Upload>,
         limit: Option<Duration>,
-    ) -> Result<Response<Source>, (Option<Request<Upload>>, Failure)> {
+    ) -> Result<Response<Source>, (bool, Failure)> {
         let flow = request.body().flow();
         let mut answer = pin!(sender.send(request));
         let wait = limit.map_or(self.response_timeout, |limit| limit.min(self.response_timeout));
         loop {
             match timeout(wait, answer.as_mut()).await {
                 Ok(Ok(response)) => return Ok(response),
-                Ok(Err((unsent, error))) => {
+                Ok(Err(Unanswered { error, again })) => {
                     let failure = match flow.as_ref().is_some_and(|flow| flow.is_slow()) {
                         true => Failure::Slow,
                         false => Failure::Broken(error),
                     };
-                    return Err((unsent, failure));
+                    return Err((again, failure));
                 }
                 // A long upload is not a slow answer, unless the request has a deadline.
                 Err(_) if limit.is_none() && flow.as_ref().is_some_and(|flow| flow.moved()) => {}
-                Err(_) => return Err((None, Failure::Late)),
+                Err(_) => return Err((false, Failure::Late)),
             }
         }
     }
@@ -330,7 +344,7 @@ pub(crate) async fn probe(
         if two && !headers::move_to_http2(&mut request, address.scheme.is_secure()) {
             return None;
         }
-        let answer = sender.send(request).await.ok()?;
+        let answer = sender.send(&mut request).await.ok()?;
         Some((200..400).contains(&answer.status().as_u16()))
     };
     timeout(limit, ask).await.ok().flatten().unwrap_or(false)

@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tidegate_core::{Instant, Span};
-use tidegate_driver::{SharedCaller, SharedGate};
+use tidegate_driver::{RoundTrips, SharedCaller, SharedGate};
 use tidegate_http::wire::Names;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Handle;
@@ -57,6 +57,7 @@ pub(crate) struct Worker {
     pub(crate) names: Names,
     pub(crate) counters: Arc<Counters>,
     peers: Peers,
+    round_trips: Arc<RoundTrips>,
     pub(crate) streams: Streams,
     settings: RwLock<Arc<Settings>>,
     /// Its runtime, once it runs.
@@ -127,6 +128,8 @@ pub(crate) struct Tools {
     pub(crate) names: Names,
     pub(crate) counters: Arc<Counters>,
     pub(crate) peers: Peers,
+    /// How far clients are.
+    pub(crate) round_trips: Arc<RoundTrips>,
     pub(crate) threads: usize,
     pub(crate) secret: [u8; 16],
     pub(crate) seed: u64,
@@ -135,7 +138,8 @@ pub(crate) struct Tools {
 impl Worker {
     /// One of as many threads as there are `tools` of.
     pub(crate) fn new(tools: Tools, config: &ProxyConfig, links: &Links) -> Self {
-        let Tools { gate, sideline, names, counters, peers, threads, secret, seed } = tools;
+        let Tools { gate, sideline, names, counters, peers, round_trips, threads, secret, seed } =
+            tools;
         let now = gate.now();
         let settings = Settings::new(config, links, &[], &peers, (threads, secret, seed), now);
         Self {
@@ -144,6 +148,7 @@ impl Worker {
             names,
             counters,
             peers,
+            round_trips,
             streams: Streams::default(),
             settings: RwLock::new(Arc::new(settings)),
             runtime: OnceLock::new(),
@@ -178,9 +183,7 @@ impl Worker {
     ) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            .event_interval(
-                std::env::var("EI").ok().and_then(|v| v.parse().ok()).unwrap_or(EVENT_INTERVAL),
-            )
+            .event_interval(EVENT_INTERVAL)
             .on_thread_park(spare::on_idle)
             .build()?;
         let _ = self.runtime.set(runtime.handle().clone());
@@ -252,6 +255,7 @@ impl Worker {
         if !settings.pace.allows(self.gate.now()) {
             return counters.too_fast.add(1);
         }
+        self.round_trips.accepted(&self.gate, &stream);
         // A client that has already gone is found out by the first read.
         let _ = stream.set_nodelay(true);
         let (worker, phase, alive) = (Arc::clone(self), phase.clone(), alive.clone());

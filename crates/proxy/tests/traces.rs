@@ -131,6 +131,8 @@ mod collected {
         assert_eq!(attribute(refused, "tidegate.verdict")["stringValue"], "refuse");
         assert_eq!(attribute(refused, "tidegate.reason")["stringValue"], "quota");
         assert_eq!(refused["status"]["code"], 2);
+        assert!(!refused["status"]["message"].as_str().unwrap_or_default().is_empty(), "{refused}");
+        assert_eq!(attribute(refused, "http.response.status_code")["intValue"], "429");
         assert_eq!(attribute(of("/healthz"), "tidegate.verdict")["stringValue"], "pass");
 
         // The next hop is told of the span before it, and nothing else has changed.

@@ -135,6 +135,14 @@ mod tests {
     }
 
     #[test]
+    fn the_name_that_every_file_needs_is_found_again() {
+        for slip in ["upstream", "upstrem", "upstraems", "usptream"] {
+            let error = File::parse(&format!("[proxy]\n{slip} = []")).expect_err("a slip");
+            assert!(error.to_string().ends_with("did you mean `upstreams`?"), "{error}");
+        }
+    }
+
+    #[test]
     fn problems_of_all_blocks_are_told_at_once() {
         let text = "
             [proxy]

@@ -92,9 +92,11 @@ pub(super) fn read(input: &mut BytesMut, asked: Asked) -> Result<Option<Head>, M
 }
 
 fn read_one(input: &mut BytesMut, asked: Asked) -> Result<Option<Head>, Malformed> {
-    // The parser would skip empty lines before it.
-    if input.first().is_some_and(|first| *first != b'H') {
-        return Err(WRONG_HEAD);
+    match input.first() {
+        Some(b'H') => {}
+        // The parser would skip empty lines before it.
+        Some(_) => return Err(WRONG_HEAD),
+        None => return Ok(None),
     }
     let mut fields = [const { MaybeUninit::uninit() }; MOST_HEAD.1];
     let mut parsed = httparse::Response::new(&mut []);
@@ -137,8 +139,8 @@ fn read_one(input: &mut BytesMut, asked: Asked) -> Result<Option<Head>, Malforme
                 // Said before, and not to be said twice.
                 continue;
             }
-        } else if name == CONNECTION {
-            facts.connection(&value);
+        } else if name == CONNECTION && facts.connection(&value) {
+            continue;
         }
         headers.append(name, value);
     }
@@ -203,14 +205,19 @@ impl Facts {
         }
     }
 
-    fn connection(&mut self, value: &HeaderValue) {
+    /// Whether that is all it says: nothing that others have to know.
+    fn connection(&mut self, value: &HeaderValue) -> bool {
+        let mut all = true;
         for option in value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
             if option.eq_ignore_ascii_case(b"close") {
                 self.keeps = false;
             } else if option.eq_ignore_ascii_case(b"keep-alive") {
                 self.keeps = true;
+            } else {
+                all = false;
             }
         }
+        all
     }
 
     fn rest(&self, status: StatusCode, newer: bool, asked: Asked) -> Result<Rest, Malformed> {
@@ -281,6 +288,18 @@ mod tests {
         for (end, keeps) in [("\r\n", false), ("connection: Keep-Alive\r\n\r\n", true)] {
             let head = parse(&format!("{old}{end}"), Asked::default());
             assert_eq!(head.expect("well formed").expect("whole").keeps, keeps);
+        }
+    }
+
+    /// Which fields are of one connection is to be known where they are removed.
+    #[test]
+    fn what_is_said_about_the_connection_stays_if_it_names_a_field() {
+        for (said, keeps, stays) in
+            [("close", false, false), ("Keep-Alive", true, false), ("x-hop, close", false, true)]
+        {
+            let head = answer(&format!("content-length: 0\r\nconnection: {said}\r\n"));
+            let left = head.response.headers().contains_key(CONNECTION);
+            assert_eq!((head.keeps, left), (keeps, stays), "{said}");
         }
     }
 

@@ -182,7 +182,7 @@ impl Span {
         });
     }
 
-    /// It was not answered by an upstream, and this is what the client gets.
+    /// It was refused, or not answered by an upstream, and this is what the client gets.
     pub(crate) fn failed(&mut self, status: StatusCode) {
         self.note(|open| open.ended(status));
     }
@@ -201,7 +201,8 @@ impl Open {
 
     fn ended(&mut self, status: StatusCode) {
         self.add("http.response.status_code", i64::from(status.as_u16()));
-        if status.is_server_error() {
+        // Why it was refused is known better.
+        if status.is_server_error() && self.data.status == Status::Unset {
             self.data.status = Status::error("");
         }
     }

@@ -1,0 +1,181 @@
+//! HTTP/2 towards a client: all requests of a connection in one task.
+//!
+//! Frames, header compression, flow control and the limits on what a client may begin and abandon are
+//! those of the crate `h2`. Around it there is no task, no channel and no box per request: whoever is
+//! woken on behalf of a connection, by the client's socket or by an upstream's, polls what was woken
+//! and then writes everything there is to write at once.
+//!
+//! ```text
+//!  client ──► link ──request──► stream: forward::serve ──► upstream
+//!               ▲                  │
+//!               └──head, pieces────┘     wakes: which of them to poll
+//! ```
+
+mod stream;
+mod wakes;
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use h2::server::{Builder, Connection as Link};
+use http::{Method, Request, Response};
+use http_body::Body;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::config::ConnectionsConfig;
+use crate::inbound::Inbound;
+use stream::Stream;
+use wakes::{Turn, Wakes};
+
+/// Bytes of request bodies that a client may send before they are passed on, per request and per
+/// connection. Default of hyper's servers: a round trip of 80 ms at 100 Mbit/s.
+const WINDOW: u32 = 1024 * 1024;
+/// Requests that are polled before others on the thread have their turn. Of a connection with few of
+/// them one or two are woken at a time.
+const POLLS: usize = 16;
+
+/// Waits for the client's first words.
+pub(crate) async fn accept<S>(
+    io: S,
+    limits: &ConnectionsConfig,
+) -> Result<Link<S, Bytes>, h2::Error>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    Builder::new()
+        .initial_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX))
+        .max_concurrent_streams(limits.streams)
+        .handshake(io)
+        .await
+}
+
+/// A connection, which is served to its end by whoever polls it.
+pub(crate) struct Connection<S, A, F, B> {
+    link: Link<S, Bytes>,
+    /// What answers a request.
+    answer: A,
+    streams: Streams<F, B>,
+    wakes: Wakes,
+}
+
+/// The requests that are on their way, each in its place.
+struct Streams<F, B> {
+    places: Vec<Option<Stream<F, B>>>,
+    free: Vec<usize>,
+}
+
+impl<S, A, F, B> Connection<S, A, F, B>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    A: Fn(Request<Inbound>) -> F,
+    F: Future<Output = Result<Response<B>, Infallible>>,
+    B: Body<Data = Bytes> + Unpin,
+{
+    pub(crate) fn new(link: Link<S, Bytes>, answer: A) -> Self {
+        let streams = Streams { places: Vec::new(), free: Vec::new() };
+        Self { link, answer, streams, wakes: Wakes::new() }
+    }
+
+    /// Tells the client to begin nothing more, and ends once everything is answered.
+    pub(crate) fn graceful_shutdown(self: Pin<&mut Self>)
+    where
+        A: Unpin,
+    {
+        let me = self.get_mut();
+        me.link.graceful_shutdown();
+        me.wakes.wake_link();
+    }
+
+    /// Reads and writes frames, and begins what is asked for, while there are `polls` left. Ready at the
+    /// end of the connection.
+    fn poll_link(&mut self, polls: &mut usize) -> Poll<()> {
+        let Self { link, answer, streams, wakes } = self;
+        loop {
+            // Whatever streams have done until here is seen below.
+            wakes.take_link();
+            match link.poll_accept(&mut wakes.of_link()) {
+                Poll::Ready(Some(Ok((request, respond)))) => {
+                    let head = *request.method() == Method::HEAD;
+                    let answer = Box::pin(answer(Inbound::of_stream(request)));
+                    let place = streams.begin(Stream::new(answer, respond, head));
+                    streams.poll(place, wakes);
+                    *polls = polls.saturating_sub(1);
+                    if *polls == 0 {
+                        wakes.wake_link();
+                        return Poll::Pending;
+                    }
+                }
+                // How a connection ends is the client's business.
+                Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+}
+
+impl<S, A, F, B> Future for Connection<S, A, F, B>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    A: Fn(Request<Inbound>) -> F + Unpin,
+    F: Future<Output = Result<Response<B>, Infallible>>,
+    B: Body<Data = Bytes> + Unpin,
+{
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let me = self.get_mut();
+        me.wakes.begin();
+        let mut polls = POLLS;
+        while polls > 0 {
+            // The link comes last: it writes for all of them.
+            while polls > 0
+                && let Some(place) = me.wakes.next()
+            {
+                me.streams.poll(place, &mut me.wakes);
+                polls -= 1;
+            }
+            if me.wakes.take_link() {
+                polls = polls.saturating_sub(1);
+                if me.poll_link(&mut polls).is_ready() {
+                    return Poll::Ready(());
+                }
+            }
+            if me.wakes.end(cx) == Turn::Over {
+                return Poll::Pending;
+            }
+        }
+        me.wakes.leave(cx);
+        Poll::Pending
+    }
+}
+
+impl<F, B> Streams<F, B>
+where
+    F: Future<Output = Result<Response<B>, Infallible>>,
+    B: Body<Data = Bytes> + Unpin,
+{
+    /// The place of a new stream.
+    fn begin(&mut self, stream: Stream<F, B>) -> usize {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            self.places.len() - 1
+        });
+        self.places[place] = Some(stream);
+        place
+    }
+
+    /// Lets a stream go on; its place is free once it is done.
+    fn poll(&mut self, place: usize, wakes: &mut Wakes) {
+        // Woken once more after its end, perhaps.
+        let Some(stream) = self.places.get_mut(place).and_then(Option::as_mut) else { return };
+        if stream.poll(&mut wakes.of_stream(place)).is_ready() {
+            self.places[place] = None;
+            self.free.push(place);
+        }
+    }
+}
