@@ -92,6 +92,7 @@ impl Gate {
     }
 
     /// May a request that passed all the rest enter, and degraded?
+    #[inline]
     pub(super) fn ask_policy(
         &mut self,
         now: Instant,
@@ -119,6 +120,7 @@ impl Gate {
     }
 
     /// A request that was let in joins the schedule.
+    #[inline]
     pub(super) fn wait(&mut self, now: Instant, request: &Request) {
         self.schedule.push(now, request);
         let weight = self.costs.weight(request.cost);

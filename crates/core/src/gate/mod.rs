@@ -89,7 +89,7 @@ pub struct Gate {
     config: GateConfig,
     /// The latest moment heard of.
     now: Instant,
-    /// Until then the policy has no period to conclude.
+    /// Until then neither the policy nor the rates by workflow have a period to conclude.
     next_settle: Instant,
     entries: Slab<Entry>,
     running: u32,
@@ -596,15 +596,25 @@ impl Gate {
     // === inside ===
 
     /// Moves time forward, never back, and concludes every period that ended meanwhile.
+    #[inline]
     fn advance(&mut self, now: Instant) -> Instant {
         self.now = self.now.max(now);
         if self.now >= self.next_settle {
-            let mut cx = Cx { now: self.now, rng: &mut self.rng, events: &mut self.events };
-            self.admission.settle(&mut cx, &self.backlog);
-            self.next_settle = self.admission.next_settle();
+            self.settle();
         }
-        self.settle_rates(self.now);
         self.now
+    }
+
+    /// Every input passes [`advance`](Self::advance), few of them come here.
+    #[cold]
+    fn settle(&mut self) {
+        let mut cx = Cx { now: self.now, rng: &mut self.rng, events: &mut self.events };
+        self.admission.settle(&mut cx, &self.backlog);
+        self.settle_rates(self.now);
+        self.next_settle = self.admission.next_settle();
+        if let Some(control) = &self.control {
+            self.next_settle = self.next_settle.min(control.period_ends());
+        }
     }
 
     /// What a finish says about the objective, where that is learned.
