@@ -30,6 +30,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
+use tokio::task::unconstrained;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
@@ -128,7 +129,8 @@ async fn speak<S>(
             let verdict = tokio::select! {
                 biased;
                 _ = connection.as_mut() => return,
-                verdict = Rarely::new(told) => verdict,
+                // Not held to what a task may do in a turn, as a busy connection uses all of it.
+                verdict = Rarely::new(unconstrained(told)) => verdict,
             };
             match verdict {
                 Verdict::Drop => drop(worker.counters.slow_clients.add(1)),
@@ -226,16 +228,23 @@ async fn watch(worker: &Worker, pulse: &Pulse, heads: bool) -> Verdict {
     }
 }
 
-/// Resolves once nothing has been asked or answered for `header_timeout`.
+/// Resolves once nothing has been asked or answered for `header_timeout`, or nothing has been taken of an
+/// answer for `body_timeout`.
 async fn quiet(worker: &Worker, pulse: &Pulse) {
-    let mut quiet = Duration::ZERO;
-    let mut last = pulse.read();
-    let limit = Duration::from(worker.settings().header_timeout);
-    while quiet < limit {
-        sleep(limit / LOOKS).await;
+    let settings = worker.settings();
+    let head = Duration::from(settings.header_timeout);
+    let body = Duration::from(settings.body_timeout);
+    drop(settings);
+    let pause = head.min(body) / LOOKS;
+    let (mut quiet, mut last) = (Duration::ZERO, pulse.read());
+    loop {
+        sleep(pause).await;
         let now = pulse.read();
-        quiet = if now == last && now.active == 0 { quiet + limit / LOOKS } else { Duration::ZERO };
+        quiet = if now == last { quiet + pause } else { Duration::ZERO };
         last = now;
+        if now.active == 0 && quiet >= head || now.offered > 0 && quiet >= body {
+            return;
+        }
     }
 }
 

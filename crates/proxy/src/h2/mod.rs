@@ -1,7 +1,7 @@
 //! HTTP/2 towards a client: all requests of a connection in one task.
 //!
 //! Frames, header compression, flow control and the limits on what a client may begin and abandon are
-//! those of the crate `h2`. Around it there is no task, no channel and no box per request: whoever is
+//! those of the crate `h2`. Around it there is no task and no channel per request: whoever is
 //! woken on behalf of a connection, by the client's socket or by an upstream's, polls what was woken
 //! and then writes everything there is to write at once.
 //!
@@ -16,6 +16,7 @@ mod wakes;
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -30,9 +31,13 @@ use crate::inbound::Inbound;
 use stream::Stream;
 use wakes::{Turn, Wakes};
 
-/// Bytes of request bodies that a client may send before they are passed on, per request and per
-/// connection. Default of hyper's servers: a round trip of 80 ms at 100 Mbit/s.
+/// Bytes of a request's body that a client may send before they are passed on. Default of hyper's
+/// servers: a round trip of 80 ms at 100 Mbit/s.
 const WINDOW: u32 = 1024 * 1024;
+/// Bytes of all bodies on a connection: uploads that wait for their turn leave room for others.
+const ALL_WINDOWS: u32 = 8 * WINDOW;
+/// Bytes of an answer that are held for a client that takes them slowly.
+const SEND_BUFFER: usize = 64 * 1024;
 /// Requests that are polled before others on the thread have their turn. Of a connection with few of
 /// them one or two are woken at a time.
 const POLLS: usize = 16;
@@ -47,7 +52,8 @@ where
 {
     Builder::new()
         .initial_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW)
+        .initial_connection_window_size(ALL_WINDOWS)
+        .max_send_buffer_size(SEND_BUFFER)
         .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX))
         .max_concurrent_streams(limits.streams)
         .handshake(io)
@@ -173,9 +179,55 @@ where
     fn poll(&mut self, place: usize, wakes: &mut Wakes) {
         // Woken once more after its end, perhaps.
         let Some(stream) = self.places.get_mut(place).and_then(Option::as_mut) else { return };
-        if stream.poll(&mut wakes.of_stream(place)).is_ready() {
+        // What panics in one request must not end the others.
+        let mut cx = wakes.of_stream(place);
+        let polled = catch_unwind(AssertUnwindSafe(|| stream.poll(&mut cx)));
+        if polled.is_err() {
+            stream.break_off();
+        }
+        if !matches!(polled, Ok(Poll::Pending)) {
             self.places[place] = None;
             self.free.push(place);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::Full;
+    use tokio::io::duplex;
+
+    /// The one that panics is told so; those beside it and after it are answered.
+    #[tokio::test]
+    async fn a_panic_ends_its_own_request_alone() {
+        let (ours, theirs) = duplex(1 << 16);
+        let answer = async |request: Request<Inbound>| {
+            tokio::task::yield_now().await;
+            assert_ne!(request.uri().path(), "/panic", "on purpose");
+            Ok(Response::new(Full::new(Bytes::from_static(b"fine"))))
+        };
+        let serve = async {
+            let link = accept(ours, &ConnectionsConfig::default()).await.expect("HTTP/2");
+            Connection::new(link, answer).await;
+        };
+        let ask = async {
+            let (client, connection) = h2::client::handshake(theirs).await.expect("HTTP/2");
+            let driven = tokio::spawn(connection);
+            let mut client = client.ready().await.expect("open");
+            let mut ask = |path: &str| {
+                let request =
+                    Request::get(format!("http://a{path}")).body(()).expect("well formed");
+                client.send_request(request, true).expect("open").0
+            };
+            let (beside, bad) = (ask("/beside"), ask("/panic"));
+            let error = bad.await.expect_err("it panicked");
+            assert_eq!(error.reason(), Some(h2::Reason::INTERNAL_ERROR));
+            assert_eq!(beside.await.expect("an answer").status(), 200);
+            assert_eq!(ask("/after").await.expect("an answer").status(), 200);
+            drop(client);
+            driven.abort();
+        };
+        tokio::join!(serve, ask);
     }
 }

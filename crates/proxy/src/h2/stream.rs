@@ -32,6 +32,11 @@ struct Sending<B> {
     held: Option<(Bytes, bool)>,
 }
 
+/// Steps that a stream may take at once, reading a piece of its upstream being one and handing it over
+/// another. With as many streams as are polled in a turn that is half of what tokio lets a task do in one,
+/// and the rest is for the socket.
+const STEPS: usize = 4;
+
 /// Nothing more is to be done for a stream: everything is handed over, or the client has given it up.
 struct Done;
 
@@ -70,6 +75,11 @@ where
         self.sending.as_mut().map_or(Poll::Ready(()), |sending| sending.poll(cx).map(|Done| ()))
     }
 
+    /// Gives up: the client learns that it is the server's fault.
+    pub(super) fn break_off(&mut self) {
+        self.respond.send_reset(Reason::INTERNAL_ERROR);
+    }
+
     fn send_head(&mut self, answer: Response<B>) -> Result<Sending<B>, Done> {
         let (mut head, body) = answer.into_parts();
         head.headers.entry(DATE).or_insert_with(headers::date);
@@ -81,19 +91,22 @@ where
         let head = Response::from_parts(head, ());
         let stream = self.respond.send_response(head, end).inspect_err(|_| {
             // Of an upstream whose answer HTTP/2 cannot carry; nothing if the client has gone.
-            self.respond.send_reset(Reason::INTERNAL_ERROR);
+            self.break_off();
         })?;
         if end { Err(Done) } else { Ok(Sending { body, stream, held: None }) }
     }
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
+    /// Goes on for a few pieces: they are written, and others have their turn, before there are more.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Done> {
-        loop {
+        for _ in 0..STEPS {
             if let Err(done) = ready!(self.poll_piece(cx)) {
                 return Poll::Ready(done);
             }
         }
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 
     /// Hands over one piece. There is never more than one that the client cannot take yet, and then no

@@ -55,8 +55,9 @@ impl Wakes {
     /// The stream that was woken first.
     pub(super) fn next(&mut self) -> Option<usize> {
         let place = lock(&self.shared).woken.pop_front()?;
-        // From here on it can be woken again.
-        self.streams[place].0.woken.store(false, Ordering::Release);
+        // From here on it can be woken again. Whoever finds that it was woken already has told what for
+        // before, and this sees it: a store alone would not.
+        self.streams[place].0.woken.swap(false, Ordering::AcqRel);
         Some(place)
     }
 
