@@ -13,9 +13,10 @@
 //!    hold the band between for credits. So what is important never waits for permission, what is
 //!    hopeless never travels, and the credits have only the band to match supply and demand with.
 //! 5. **Alone**: callers that ignore all this, or never heard of it, are refused by predicted wait.
-//!    The allowed wait is long inside *last* and short beyond it: the gate conserves work, it
-//!    refuses nobody while nothing waits. Where a wait is too long, a more important arrival pushes
-//!    out the least important that waits.
+//!    The allowed wait is long inside *last*, as long as leaves most requests the time they need
+//!    ([`Lead`]), and short beyond it: the gate conserves work, it refuses nobody while nothing
+//!    waits. Where a wait is too long, a more important arrival pushes out the least important that
+//!    waits.
 //! 6. **Noise and news**: what a caller knows is as old as its last message. A round that differs from
 //!    those before by no more than chance is followed slowly, one that differs by more at once.
 //! 7. **Back**: what a caller was told holds for a bounded time, then it asks again; callers that
