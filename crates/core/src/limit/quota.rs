@@ -45,6 +45,10 @@ pub struct Quotas {
 
 #[derive(Clone, Debug)]
 struct Account {
+    /// The entry of the configuration that it follows; none if the default.
+    of: Option<usize>,
+    /// Whether it is to follow another since.
+    moved: bool,
     whole: Bucket,
     /// The rate that passes even in an overload.
     guarantee: Option<Bucket>,
@@ -66,9 +70,9 @@ impl Quotas {
         Some(account.whole.tokens(now))
     }
 
-    fn entry(&self, workflow: Workflow) -> Option<&Quota> {
-        let named = self.named.iter().find(|(known, _)| *known == workflow);
-        named.map(|(_, at)| &self.config.quotas[*at])
+    /// The entry of the configuration that names `workflow`.
+    fn place(&self, workflow: Workflow) -> Option<usize> {
+        self.named.iter().find(|(known, _)| *known == workflow).map(|(_, at)| *at)
     }
 
     fn account(&mut self, now: Instant, workflow: Workflow) -> Option<&mut Account> {
@@ -76,13 +80,21 @@ impl Quotas {
         if self.accounts.len() <= at {
             self.accounts.resize(at + 1, None);
         }
-        if self.accounts[at].is_none() {
-            self.accounts[at] = match self.entry(workflow) {
-                Some(quota) => Some(Account::new(now, quota)),
-                None => self.config.default.as_ref().map(|quota| Account::new(now, quota)),
-            };
+        if self.accounts[at].as_ref().is_none_or(|account| account.moved) {
+            self.follow(now, at);
         }
         self.accounts[at].as_mut()
+    }
+
+    /// Has the account of a workflow follow the entry that is for it now.
+    fn follow(&mut self, now: Instant, at: usize) {
+        let of = self.place(Workflow(u16::try_from(at).unwrap_or(u16::MAX)));
+        let quota = of.map(|of| &self.config.quotas[of]).or(self.config.default.as_ref());
+        match (&mut self.accounts[at], quota) {
+            (Some(account), Some(quota)) => account.set(now, of, quota),
+            (account @ None, Some(quota)) => *account = Some(Account::new(now, of, quota)),
+            (account, None) => *account = None,
+        }
     }
 }
 
@@ -95,12 +107,14 @@ struct Terms {
 }
 
 impl Account {
-    fn new(now: Instant, quota: &Quota) -> Self {
+    fn new(now: Instant, of: Option<usize>, quota: &Quota) -> Self {
         let mut bands = [const { None }; BANDS];
         for (band, limit) in quota.bands() {
             bands[band.index()] = Some(Bucket::full(now, limit));
         }
         Self {
+            of,
+            moved: false,
             whole: Bucket::full(now, quota.limit()),
             guarantee: quota.guaranteed().map(|limit| Bucket::full(now, limit)),
             bands,
@@ -181,7 +195,8 @@ impl Account {
         Ok(())
     }
 
-    fn set(&mut self, now: Instant, quota: &Quota) {
+    fn set(&mut self, now: Instant, of: Option<usize>, quota: &Quota) {
+        (self.of, self.moved) = (of, false);
         self.whole.set_limit(now, quota.limit());
         set_bucket(now, &mut self.guarantee, quota.guaranteed());
         for band in Criticality::ALL {
@@ -248,11 +263,22 @@ impl Limiter for Quotas {
         let named = numbered.map(|(at, quota)| (number(&quota.workflow), at));
         // A name that got no number is that of nobody in particular.
         self.named = named.filter(|(workflow, _)| *workflow != Workflow::NONE).collect();
+        for at in 0..self.accounts.len() {
+            let of = self.place(Workflow(u16::try_from(at).unwrap_or(u16::MAX)));
+            if let Some(account) = &mut self.accounts[at] {
+                account.moved = account.of != of;
+            }
+        }
     }
 
     fn needs_delay(&self) -> bool {
         self.config.enforce == Enforce::Overload
-            || self.config.quotas.iter().any(|quota| quota.guarantee.is_some())
+            || self
+                .config
+                .quotas
+                .iter()
+                .chain(&self.config.default)
+                .any(|quota| quota.guarantee.is_some())
     }
 
     fn reconfigure(&mut self, now: Instant, config: &LimitConfig) -> bool {
@@ -267,12 +293,8 @@ impl Limiter for Quotas {
             .filter_map(|(workflow, at)| Some((*workflow, place(&before.quotas[*at].workflow)?)));
         self.named = named.collect();
         for at in 0..self.accounts.len() {
-            let number = Workflow(u16::try_from(at).unwrap_or(u16::MAX));
-            let quota = self.entry(number).or(self.config.default.as_ref()).cloned();
-            match (&mut self.accounts[at], quota) {
-                (Some(account), Some(quota)) => account.set(now, &quota),
-                (account, None) => *account = None,
-                (None, Some(_)) => {}
+            if self.accounts[at].is_some() {
+                self.follow(now, at);
             }
         }
         true
@@ -512,6 +534,34 @@ mod tests {
         rate = 1000
         burst = 8
     ";
+
+    /// Who was seen under the default and is named by a change gets its own quota from then on, and no
+    /// burst of it as a present.
+    #[test]
+    fn a_workflow_that_is_named_later_has_its_own_quota() {
+        let mut quotas = quotas(TWO);
+        let shop = of(2, Criticality::Critical);
+        let mut passed = |quotas: &mut Quotas, from: u64, to: u64| {
+            (from..to).filter(|now| ask(quotas, at(*now), &shop, NONE)).count()
+        };
+        assert_eq!(passed(&mut quotas, 0, 1_000), 11, "two at once and ten a second");
+        let text = format!("{TWO}[[quotas]]\nworkflow = 'shop'\nrate = 100\nburst = 50");
+        assert!(quotas.reconfigure(at(1_000), &toml::from_str(&text).unwrap()));
+        let number = |name: &str| Workflow(if name == "mail" { 1 } else { 2 });
+        quotas.name_workflows(&mut |name| number(name));
+        assert_eq!(passed(&mut quotas, 1_001, 2_001), 100);
+        assert!(quotas.reconfigure(at(2_001), &toml::from_str(TWO).unwrap()));
+        quotas.name_workflows(&mut |name| number(name));
+        let after = passed(&mut quotas, 2_002, 3_002);
+        assert!((10..=11).contains(&after), "the default again, and what was left: {after}");
+    }
+
+    #[test]
+    fn a_guarantee_of_the_default_wants_to_know_of_overload_too() {
+        assert!(!quotas(TWO).needs_delay());
+        let text = TWO.replace("burst = 2 }", "burst = 2, guarantee = { rate = 1, burst = 1 } }");
+        assert!(quotas(&text).needs_delay());
+    }
 
     /// papers.md 11.5: quotas that sum above capacity on purpose, in CPU-seconds per second.
     #[test]

@@ -31,7 +31,7 @@ fn make(lab: &Lab<'_>) -> Outcome {
     // A difference of 1 % between two halves of callers takes many requests to tell from chance.
     let mut sets = lab.requests(MANY, MANY);
     sets.extend([
-        format!("policy=[\"tide\"]"),
+        "policy=[\"tide\"]".to_owned(),
         format!("load={LOADS:?}"),
         format!("{SHARE}=[0.5]"),
     ]);
