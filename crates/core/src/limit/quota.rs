@@ -541,7 +541,7 @@ mod tests {
     fn a_workflow_that_is_named_later_has_its_own_quota() {
         let mut quotas = quotas(TWO);
         let shop = of(2, Criticality::Critical);
-        let mut passed = |quotas: &mut Quotas, from: u64, to: u64| {
+        let passed = |quotas: &mut Quotas, from: u64, to: u64| {
             (from..to).filter(|now| ask(quotas, at(*now), &shop, NONE)).count()
         };
         assert_eq!(passed(&mut quotas, 0, 1_000), 11, "two at once and ten a second");

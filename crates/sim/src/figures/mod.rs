@@ -136,6 +136,8 @@ pub struct Outcome {
     pub charts: Vec<Chart>,
     /// Which values were chosen for baselines, and from what.
     pub notes: Vec<String>,
+    /// What was measured, where the original is a table: a row each.
+    pub measured: Vec<String>,
     /// Points of a grid that miss a goal, each in a line.
     pub misses: Vec<String>,
 }
@@ -168,6 +170,12 @@ impl Outcome {
         for note in &self.notes {
             out += &format!("  {note}\n");
         }
+        if !self.measured.is_empty() {
+            out += "\nmeasured:\n";
+        }
+        for row in &self.measured {
+            out += &format!("  {row}\n");
+        }
         if !self.misses.is_empty() {
             out += "\npoints that miss a goal:\n";
         }
@@ -188,7 +196,9 @@ impl Outcome {
         out.raw("holds", &self.holds(quick).to_string());
         let claims: Vec<String> = self.claims.iter().map(claim_json).collect();
         out.raw("claims", &format!("[{}]", claims.join(",")));
-        for (name, lines) in [("tuned", &self.notes), ("misses", &self.misses)] {
+        for (name, lines) in
+            [("tuned", &self.notes), ("measured", &self.measured), ("misses", &self.misses)]
+        {
             let lines: Vec<String> = lines.iter().map(|line| crate::report::quoted(line)).collect();
             out.raw(name, &format!("[{}]", lines.join(",")));
         }
@@ -246,6 +256,7 @@ mod tests {
             claims: vec![claim(0.6), claim(measured)],
             charts: Vec::new(),
             notes: vec!["x 1 (of 1, 2)".to_owned()],
+            measured: Vec::new(),
             misses: Vec::new(),
         };
         assert!(outcome(0.5).holds(true));

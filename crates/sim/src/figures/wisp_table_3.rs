@@ -8,7 +8,6 @@
 use super::chart::{Axis, Chart, Line, Panel};
 use super::claim::{Claim, Unit};
 use super::lab::{Lab, Runs, Source, at};
-use super::wisp::outcome;
 use super::{Figure, Outcome};
 use crate::report::Report;
 
@@ -33,7 +32,20 @@ fn make(lab: &Lab<'_>) -> Outcome {
         lab.run(PLAN, &sets.map(str::to_owned).into_iter().chain([duration]).collect::<Vec<_>>())
     });
     let alone = lab.run(PLAN, &["callers=1".to_owned(), "policy=none".to_owned()]);
-    outcome(claims(&runs, orders.as_ref().unwrap_or(&runs), &alone), chart(&runs))
+    let claims = claims(&runs, orders.as_ref().unwrap_or(&runs), &alone);
+    Outcome { claims, charts: vec![chart(&runs)], measured: table(&runs), ..Outcome::default() }
+}
+
+/// The table itself: latency ÷ deadline as mean, 95th and 99th percentile, and what was lost.
+fn table(runs: &Runs) -> Vec<String> {
+    let row = |policy: &str, clients: f64| {
+        let [mean, p95, p99] = [0, 1, 2].map(|place| self::mean(runs, policy, clients, lnd(place)));
+        let lost = 100.0 * self::mean(runs, policy, clients, lost);
+        format!(
+            "{policy}, {clients} clients: mean {mean:.2}, p95 {p95:.2}, p99 {p99:.2}, lost {lost:.1} %"
+        )
+    };
+    POLICIES.iter().flat_map(|policy| CLIENTS.map(|clients| row(policy, clients))).collect()
 }
 
 /// A value of the runs with so many clients, by seed.
