@@ -93,8 +93,31 @@ impl Holder {
 
     /// Takes a token; if there is none, says when the next one comes.
     pub fn take(&mut self, now: Instant) -> Result<(), Shortage> {
+        self.take_cost(now, 1.0)
+    }
+
+    /// The same for a request that costs so many tokens.
+    pub fn take_cost(&mut self, now: Instant, cost: f64) -> Result<(), Shortage> {
         let now = self.settle(now);
-        self.bucket.take_cost(now, 1.0)
+        self.bucket.take_cost(now, cost)
+    }
+
+    /// Takes as many of `count` tokens as there are, and says how many.
+    pub fn take_batch(&mut self, now: Instant, count: u32) -> u32 {
+        let now = self.settle(now);
+        self.bucket.take_batch(now, count)
+    }
+
+    /// Gives back what a request paid that was never served.
+    pub fn refund(&mut self, now: Instant, cost: f64) {
+        let now = self.settle(now);
+        self.bucket.refund(now, cost);
+    }
+
+    /// Settles a request that paid `paid` tokens and cost `actual`, as [`Bucket::settle_cost`] does.
+    pub fn settle_cost(&mut self, now: Instant, paid: f64, actual: f64, debt: f64) -> f64 {
+        let now = self.settle(now);
+        self.bucket.settle_cost(now, paid, actual, debt)
     }
 
     /// The report that is due, if one is. Send it; should it be lost, there will be another.
@@ -205,6 +228,18 @@ mod tests {
         assert_eq!(taken(&mut holder, at(0)), 0);
         assert_eq!(taken(&mut holder, at(500)), 5);
         assert_eq!(taken(&mut holder, at(9_000)), 10, "the safe burst");
+    }
+
+    #[test]
+    fn costs_batches_and_refunds_are_the_buckets() {
+        let mut holder = holder();
+        assert!(holder.take_cost(at(500), 3.0).is_ok(), "five are there");
+        assert_eq!(holder.take_batch(at(500), 9), 2);
+        holder.refund(at(500), 2.0);
+        assert_eq!(taken(&mut holder, at(500)), 2);
+        assert_eq!(holder.settle_cost(at(500), 1.0, 4.0, 3.0), 0.0, "three are owed");
+        assert_eq!(taken(&mut holder, at(800)), 0, "and paid first");
+        assert_eq!(taken(&mut holder, at(900)), 1);
     }
 
     #[test]

@@ -137,7 +137,7 @@ fn of_overload(runs: &Runs) -> Vec<Goal> {
     let what = "2×: first quarter of the ranks answered in time";
     let mut first = Goal::at_least(what, Unit::Percent, 0.995);
     for run in runs.of("tide") {
-        most.point(place(run), goodput(run));
+        most.point(place(run), fair(run));
         tail.point(place(run), run.p99_us / slo_us(text(run, "service.time")));
         if at(run, "load") == Some(2.0) {
             first.point(place(run), run.success_by_quarter[0]);
