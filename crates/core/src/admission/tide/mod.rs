@@ -14,7 +14,7 @@
 //!    hopeless never travels, and the credits have only the band to match supply and demand with.
 //! 5. **Alone**: callers that ignore all this, or never heard of it, are refused by predicted wait.
 //!    The allowed wait is long inside *last*, as long as leaves most requests the time they need
-//!    ([`Lead`]), and short beyond it: the gate conserves work, it refuses nobody while nothing
+//!    ([`Waits`]), and short beyond it: the gate conserves work, it refuses nobody while nothing
 //!    waits. Where a wait is too long, a more important arrival pushes out the least important that
 //!    waits.
 //! 6. **Noise and news**: what a caller knows is as old as its last message. A round that differs from
@@ -28,10 +28,10 @@
 
 mod capacity;
 mod config;
-mod longest;
 mod offered;
 mod surplus;
 mod sway;
+mod waits;
 
 use super::{Admission, AdmissionConfig, Issued, Needs};
 use crate::context::{CallerId, Context};
@@ -40,18 +40,18 @@ use crate::event::Event;
 use crate::feedback::Feedback;
 use crate::meter::Cost;
 use crate::objective::Objective;
-use crate::rank::{Cursor, Rank};
+use crate::rank::Cursor;
 use crate::request::{Cx, Request};
-use crate::signal::{Backlog, DelaySignal, Ewma};
+use crate::signal::{Backlog, DelaySignal};
 use crate::time::{Instant, Span};
 use crate::verdict::{Advice, Outcome, Reason, Rejection, Verdict};
 use capacity::Capacity;
 use config::Derived;
 pub use config::TideConfig;
-use longest::Lead;
 use offered::{Lump, Offered};
 use surplus::surplus;
 use sway::{Cursors, Sway};
+use waits::Waits;
 
 /// The default policy: a pool of credits follows the delay, and two cursors over ranks follow what
 /// is offered and what the service can do.
@@ -75,11 +75,8 @@ pub struct Tide {
     epoch_ends: Instant,
     /// Mean time between two messages of one caller: how old what a caller knows is.
     between: Span,
-    /// Mean time for which a request holds a slot, in nanoseconds.
-    service: Ewma,
-    /// How long before the objective requests have to start, and the longest wait that allows.
-    lead: Lead,
-    longest: Span,
+    /// How long requests may wait.
+    waits: Waits,
 }
 
 /// What has been seen since the cursors were last set.
@@ -105,11 +102,9 @@ const PERIODS_AT_ONCE: usize = 512;
 const OFFERED_GAIN: f64 = 0.1;
 /// …and the least share of it, where callers hear rarely: changes take effect all the same.
 const HEARD_LEAST: f64 = 0.2;
-/// Weight of a finish in the mean service time: a slow start is soon forgotten.
-const SERVICE_GAIN: f64 = 1.0 / 32.0;
-/// Time that a request should have left when it starts, in mean service times. With two, the
-/// services of a call path refuse more that those before them have worked for.
-const LEFT: f64 = 1.0;
+/// Price below which a refusal is cheaper than to be idle for want of a request. With more, a service
+/// of 100 µs refuses more than it has to.
+const CHEAP: f64 = 0.02;
 /// Callers that were told to let in less than this part of what is let in now are to hear of it.
 const TOLD: f64 = 0.75;
 /// Messages for the price of a request, when silent callers are told of a relaxed cursor: it is sent
@@ -137,9 +132,7 @@ impl Tide {
             capacity: Capacity::default(),
             epoch_ends: now,
             between: Span::ZERO,
-            service: Ewma::new(SERVICE_GAIN),
-            lead: Lead::default(),
-            longest: derived.drop,
+            waits: Waits::new(derived.drop),
         }
     }
 
@@ -161,28 +154,20 @@ impl Tide {
     /// Step 5: the longest predicted wait at which a request is let in, and whether it may push out
     /// others for it. Whoever does as it was told may; what it was told may be old, which is no fault
     /// of its own. So may everybody with a rank that is always let in.
-    fn allowed_wait(&self, now: Instant, rank: Rank, caller: CallerId) -> (Span, bool) {
-        let (longest, beyond) = (self.longest, self.derived.beyond);
+    fn allowed_wait(&self, now: Instant, request: &Request) -> (Span, bool) {
+        let Context { rank, caller, .. } = request.context;
         if self.sway.strict.last.admits(rank) {
-            return (longest, true);
+            return (self.waits.longest_for(request), true);
         }
         // What crossed our last word on its way was sent by the one before.
         match self.windows.told(caller, now - self.derived.period) {
-            Some(told) if told.admits(rank) => (longest, true),
+            Some(told) if told.admits(rank) => (self.waits.longest_for(request), true),
             // It gains nothing by not listening: it gets what nobody else waits for.
             Some(_) => (Span::ZERO, false),
-            None => (self.sway.wait_for(rank, longest).max(beyond), false),
+            None => {
+                (self.sway.wait_for(rank, self.waits.longest()).max(self.derived.beyond), false)
+            }
         }
-    }
-
-    /// The age up to which it makes sense to start a request: the objective, or where `others` wait
-    /// that would make better use of the slot, a little less. Where service takes so long that this is
-    /// less than the longest allowed wait, nearly all are late, and to skip some would leave slots idle.
-    fn latest_start(&self, others: bool) -> Span {
-        let objective = self.derived.objective;
-        let service = Span::from_nanos(self.service.get().unwrap_or(0.0) as u64);
-        let in_time = objective.saturating_sub(service.scale(LEFT));
-        if others && in_time >= self.longest { in_time } else { objective }
     }
 
     /// Concludes one control period that ended at `due`, or many alike. Returns how many.
@@ -240,7 +225,7 @@ impl Tide {
         let heard = self.heard(elapsed);
         let callers = self.windows.speakers();
         let calm = OFFERED_GAIN * heard.max(HEARD_LEAST);
-        self.offered.close(elapsed, callers, calm, self.sway.strict.last);
+        self.offered.close(due, elapsed, callers, calm, self.sway.strict.last);
         let spare = self.capacity.measure(&capacity::Seen {
             elapsed,
             served: round.served,
@@ -253,7 +238,7 @@ impl Tide {
         });
         let Derived { objective, drop, .. } = self.derived;
         let (pace, variability) = (self.pace(), self.offered.variability());
-        self.longest = self.lead.longest(objective, drop, pace, variability);
+        self.waits.learn(objective, drop, pace, variability);
         let before = self.last();
         if before == Cursor::OPEN && pressure < self.config.engage {
             (self.sway, self.lump) = (Sway::OPEN, false);
@@ -297,7 +282,7 @@ impl Tide {
 
     /// By which share what callers are told follows the queue.
     fn reach(&self) -> f64 {
-        Sway::reach(self.longest, self.between)
+        Sway::reach(self.waits.longest(), self.between)
     }
 
     /// Mean requests that can be served per nanosecond.
@@ -305,10 +290,12 @@ impl Tide {
         self.capacity.rate() / self.offered.mean_cost()
     }
 
-    /// How much more than the capacity is let in; the less, the better callers follow the queue.
+    /// How much more than the capacity is let in: the less, the better callers follow the queue, unless
+    /// a refusal costs next to nothing.
     fn surplus(&self, reach: f64) -> f64 {
-        let room = self.pace() * self.longest.as_nanos() as f64;
-        surplus(room, self.offered.variability()) * (1.0 - Sway::strength(reach))
+        let room = self.pace() * self.waits.longest().as_nanos() as f64;
+        let followed = Sway::strength(reach) * (self.waits.price() / CHEAP).min(1.0);
+        surplus(room, self.offered.variability()) * (1.0 - followed)
     }
 
     /// Step 7: how long our word holds, and who must hear of a relaxed cursor.
@@ -353,7 +340,7 @@ impl Admission for Tide {
         let Context { caller, demand, rank, sheds, .. } = request.context;
         self.round.get_or_insert(Round::starting(cx.now)).arrived += 1;
         let wait = backlog.age_at_start(cx.now, request.arrived);
-        let (allowed, welcome) = self.allowed_wait(cx.now, rank, caller);
+        let (allowed, welcome) = self.allowed_wait(cx.now, request);
         let verdict = if wait <= allowed {
             Verdict::Admit
         } else {
@@ -369,7 +356,7 @@ impl Admission for Tide {
             _ => self.windows.on_request(cx.now, caller, demand),
         };
         self.offered.arrive(rank);
-        self.offered.report(sheds, silence.map(|span| span.min(self.holds())));
+        self.offered.report(cx.now, sheds, silence.map(|span| span.min(self.holds())));
         if sheds.count > 0 {
             self.windows.on_sheds(caller, sheds.count);
         }
@@ -385,7 +372,8 @@ impl Admission for Tide {
     ) -> Verdict {
         // Too late to be of use: what comes behind it is not.
         let age = cx.now.since(request.arrived);
-        let latest = self.latest_start(backlog.waiting() > 1);
+        let others = backlog.waiting() > 1;
+        let latest = self.waits.latest_start(request, self.derived.objective, others);
         if age < latest {
             return Verdict::Admit;
         }
@@ -404,8 +392,7 @@ impl Admission for Tide {
         self.windows.on_end(request.context.caller, false);
         if outcome == Outcome::Serve {
             self.offered.settle(request.context.rank, cost);
-            self.service.add(request.attained.as_nanos() as f64);
-            self.lead.add(request, self.derived.objective);
+            self.waits.add(request, self.derived.objective);
             if let Some(round) = &mut self.round {
                 round.served = round.served.saturating_add(cost.0);
             }
@@ -418,7 +405,8 @@ impl Admission for Tide {
 
     fn on_report(&mut self, cx: &mut Cx<'_>, _backlog: &Backlog, context: &Context) {
         let silence = self.windows.on_report(cx.now, context.caller, context.demand);
-        self.offered.report(context.sheds, silence.map(|span| span.min(self.holds())));
+        let since = silence.map(|span| span.min(self.holds()));
+        self.offered.report(cx.now, context.sheds, since);
         if context.sheds.count > 0 {
             self.windows.on_sheds(context.caller, context.sheds.count);
             self.round.get_or_insert(Round::starting(cx.now));
@@ -468,7 +456,7 @@ impl Admission for Tide {
             turn: None,
         };
         let delay = backlog.delay(cx.now, DelaySignal::Drain);
-        let Cursors { free, last } = self.sway.told(delay, self.longest);
+        let Cursors { free, last } = self.sway.told(delay, self.waits.longest());
         out.window = self.windows.assign(cx.now, caller, &share, last);
         out.free = Some(free);
         out.last = Some(last);
@@ -496,7 +484,7 @@ impl Admission for Tide {
 
     fn set_objective(&mut self, objective: Span) {
         self.derived = self.config.derive(objective);
-        self.longest = self.derived.drop;
+        self.waits.set_longest(self.derived.drop);
         self.pool.reconfigure(&self.config.pool(self.derived.target));
     }
 

@@ -8,7 +8,7 @@ use crate::context::Sheds;
 use crate::levels::{LEVEL_RANKS, LEVELS, level_of};
 use crate::meter::Cost;
 use crate::rank::{Cursor, Rank};
-use crate::time::Span;
+use crate::time::{Instant, Span};
 
 /// Offered cost by level.
 #[derive(Clone, Debug)]
@@ -25,6 +25,8 @@ pub(super) struct Offered {
     variance: f32,
     /// Sheds per nanosecond of a caller, smoothed.
     pace: f32,
+    /// When less was last seen to be offered all at once.
+    ebbed: Instant,
     /// Mean cost over all levels, and mean of its square; zero while unknown.
     mean_cost: f32,
     mean_square: f32,
@@ -72,6 +74,7 @@ impl Offered {
             told: 0.0,
             variance: 0.0,
             pace: 0.0,
+            ebbed: Instant::ZERO,
             mean_cost: 0.0,
             mean_square: 0.0,
         }
@@ -86,9 +89,14 @@ impl Offered {
         self.arrived += 1.0;
     }
 
-    /// A caller tells what it shed in the time since it last spoke; none if nobody knows when.
-    pub(super) fn report(&mut self, sheds: Sheds, since: Option<Span>) {
-        let (count, told) = (sheds.count as f32, since.unwrap_or_default().as_nanos() as f32);
+    /// A caller tells what it shed in the time since it last spoke; none if nobody knows when. What
+    /// is of a time when much more was offered says nothing about now.
+    pub(super) fn report(&mut self, now: Instant, sheds: Sheds, since: Option<Span>) {
+        let since = since.unwrap_or_default();
+        if now - since < self.ebbed {
+            return;
+        }
+        let (count, told) = (sheds.count as f32, since.as_nanos() as f32);
         self.told += told;
         let surprise = count - self.pace * told;
         self.variance += surprise * surprise;
@@ -143,7 +151,7 @@ impl Offered {
         self.levels.iter().map(cost).sum()
     }
 
-    /// Ends a round that lasted for `elapsed`; `calm` is its weight if it was like those before it.
+    /// Ends a round that lasted for `elapsed` until `now`; `calm` is its weight if it was like those before it.
     ///
     /// What arrived is known at once. What was shed is told when a caller speaks: a hundred callers
     /// that were silent for long tell much at once, and before that nothing. So it is counted per
@@ -152,7 +160,14 @@ impl Offered {
     /// Ranks inside `sent` are shed by nobody: all that is offered of them has arrived. Where that is
     /// suddenly less, less is taken to be offered of all ranks: callers that shed nearly all speak
     /// so rarely that it would be long until they told.
-    pub(super) fn close(&mut self, elapsed: Span, callers: usize, calm: f64, sent: Cursor) {
+    pub(super) fn close(
+        &mut self,
+        now: Instant,
+        elapsed: Span,
+        callers: usize,
+        calm: f64,
+        sent: Cursor,
+    ) {
         let nanos = elapsed.as_nanos().max(1) as f32;
         let all = callers as f32 * nanos;
         let scale = if self.told > 0.0 {
@@ -182,6 +197,9 @@ impl Offered {
                 self.words[level / 64] &= !(1 << (level % 64));
             }
         }
+        if ebb > 0.0 {
+            self.ebbed = now;
+        }
         if self.told > 0.0 {
             self.pace += gain * (self.shed / self.told - self.pace);
         }
@@ -189,9 +207,12 @@ impl Offered {
     }
 
     /// How many levels are inside `sent`, and the share by which less was offered of them than before:
-    /// zero unless it is much, and more than chance.
+    /// zero unless it is much, and more than chance, and callers shed the others.
     fn ebb(&self, nanos: f32, sent: Cursor) -> (usize, f32) {
         let inside = (sent.ranks() / LEVEL_RANKS) as usize;
+        if sent == Cursor::OPEN {
+            return (inside, 0.0);
+        }
         let (mut expected, mut counted) = (0.0, 0.0);
         for at in self.seen().take_while(|level| *level < inside).map(|level| self.levels[level]) {
             expected += nanos * at.rate;
@@ -269,6 +290,8 @@ impl Level {
 mod tests {
     use super::*;
 
+    const NOW: Instant = Instant::from_nanos(1_000_000_000);
+
     /// Offers one request per business rank 0..64 and closes a round of 64 ns, many times.
     fn uniform(cost: impl Fn(u8) -> u64) -> Offered {
         let mut offered = Offered::new();
@@ -277,7 +300,7 @@ mod tests {
                 offered.arrive(Rank::new(business, 0));
                 offered.settle(Rank::new(business, 0), Cost(cost(business)));
             }
-            offered.close(Span::from_nanos(64), 1, 0.1, Cursor::OPEN);
+            offered.close(NOW, Span::from_nanos(64), 1, 0.1, Cursor::OPEN);
         }
         offered
     }
@@ -310,7 +333,7 @@ mod tests {
             spread.arrive(Rank::new(24, (user * 617 % 1_024) as u16));
         }
         for offered in [&mut one, &mut spread] {
-            offered.close(Span::from_nanos(1), 1, 0.1, Cursor::OPEN);
+            offered.close(NOW, Span::from_nanos(1), 1, 0.1, Cursor::OPEN);
         }
         assert!(one.cut(1e-9, Lump::Within).admits(Rank::new(24, 700)));
         assert!(!one.cut(1e-9, Lump::Without).admits(Rank::new(24, 700)));
@@ -327,9 +350,9 @@ mod tests {
         let tell = |offered: &mut Offered, callers: u64, rounds: u32| {
             let silence = Span::from_nanos(1_000 * u64::from(rounds));
             for _ in 0..callers {
-                offered.report(Sheds { count: 2 * rounds, sample: rank }, Some(silence));
+                offered.report(NOW, Sheds { count: 2 * rounds, sample: rank }, Some(silence));
             }
-            offered.close(round, 100, 0.1, Cursor::OPEN);
+            offered.close(NOW, round, 100, 0.1, Cursor::OPEN);
         };
         for _ in 0..100 {
             tell(&mut offered, 100, 1);
@@ -357,25 +380,33 @@ mod tests {
             offer(&mut offered, 10);
             for business in 16..64 {
                 let sheds = Sheds { count: 10, sample: Rank::new(business, 0) };
-                offered.report(sheds, Some(round.scale(1.0 / 48.0)));
+                offered.report(NOW, sheds, Some(round.scale(1.0 / 48.0)));
             }
-            offered.close(round, 1, 0.1, sent);
+            offered.close(NOW, round, 1, 0.1, sent);
         }
         let before = offered.total();
         for rounds in 1..=4 {
             offer(&mut offered, 1);
-            offered.close(round, 1, 0.1, sent);
+            offered.close(NOW, round, 1, 0.1, sent);
             let most = 0.1 + 0.9 * 0.5f64.powi(rounds);
             assert!(offered.total() < (most + 0.02) * before, "{rounds}: {}", offered.total());
         }
-        assert!(offered.total() > 0.099 * before, "no more than the others");
+        let ebbed = offered.total();
+        assert!(ebbed > 0.099 * before, "no more than the others");
+        // Who tells only now tells of before, …
+        let sheds = Sheds { count: 1_000, sample: Rank::new(20, 0) };
+        offered.report(NOW + round, sheds, Some(round.scale(2.0)));
+        assert_eq!(offered.counted(), 0.0);
+        // …until it has told once since.
+        offered.report(NOW + round, sheds, Some(round));
+        assert_eq!(offered.counted(), 1_000.0);
     }
 
     #[test]
     fn what_is_no_longer_offered_fades() {
         let mut offered = uniform(|_| 10);
         for _ in 0..100 {
-            offered.close(Span::from_nanos(64), 1, 0.1, Cursor::OPEN);
+            offered.close(NOW, Span::from_nanos(64), 1, 0.1, Cursor::OPEN);
         }
         assert_eq!(offered.total(), 0.0);
         assert_eq!(offered.cut(0.0, Lump::Within), Cursor::OPEN);
