@@ -26,6 +26,7 @@
 //! ranks are shed without pressure, a little more is tried. Nothing is shed while the delay says
 //! there is no overload.
 
+mod bursts;
 mod capacity;
 mod config;
 mod offered;
@@ -45,6 +46,7 @@ use crate::request::{Cx, Request};
 use crate::signal::{Backlog, DelaySignal};
 use crate::time::{Instant, Span};
 use crate::verdict::{Advice, Outcome, Reason, Rejection, Verdict};
+use bursts::Bursts;
 use capacity::Capacity;
 use config::Derived;
 pub use config::TideConfig;
@@ -62,6 +64,7 @@ pub struct Tide {
     pool: Pool,
     windows: Windows,
     offered: Offered,
+    bursts: Bursts,
     /// Ranks that need no credit, and ranks let in at all.
     sway: Sway,
     /// Whether demand that cannot be cut is in the band between the two.
@@ -125,6 +128,7 @@ impl Tide {
             pool: Pool::new(&config.pool(derived.target)),
             windows: Windows::new(),
             offered: Offered::new(),
+            bursts: Bursts::default(),
             sway: Sway::OPEN,
             lump: false,
             period_ends: now + derived.period,
@@ -196,6 +200,7 @@ impl Tide {
             round.delays += delay.min(worst).as_nanos().saturating_mul(periods);
             round.periods += periods;
         }
+        self.bursts.close(periods - 1);
         let credits = self.pool.total();
         cx.events.push(due, || Event::Pool { credits, delay });
         // Credits that wait at callers without demand matter only where credits decide.
@@ -295,7 +300,7 @@ impl Tide {
     fn surplus(&self, reach: f64) -> f64 {
         let room = self.pace() * self.waits.longest().as_nanos() as f64;
         let followed = Sway::strength(reach) * (self.waits.price() / CHEAP).min(1.0);
-        surplus(room, self.offered.variability()) * (1.0 - followed)
+        surplus(room, self.offered.variability(), self.bursts.dispersion()) * (1.0 - followed)
     }
 
     /// Step 7: how long our word holds, and who must hear of a relaxed cursor.
@@ -356,6 +361,7 @@ impl Admission for Tide {
             _ => self.windows.on_request(cx.now, caller, demand),
         };
         self.offered.arrive(rank);
+        self.bursts.arrive();
         self.offered.report(cx.now, sheds, silence.map(|span| span.min(self.holds())));
         if sheds.count > 0 {
             self.windows.on_sheds(caller, sheds.count);
