@@ -4,7 +4,8 @@
 //! turned away at the caller otherwise, without any message. What remains is the choice of the
 //! size: more keeps cores busier and waits longer. The best is the largest goodput with a 99th
 //! percentile within the SLO. Both grow with the window, so that is the largest window that keeps
-//! the SLO; it is found by halving.
+//! the SLO; it is found by halving. Where more than one request in a hundred takes longer than the SLO
+//! by itself, no window keeps it: there the best is the largest goodput.
 
 use tidegate_core::Span;
 
@@ -34,7 +35,8 @@ fn best(scenario: &Scenario, seed: u64) -> (u32, Measure) {
     let keeps = |measure: &Measure| measure.latency.quantile(0.99) <= scenario.slo;
     let trial = shortened(scenario);
     // Within the SLO there is never more inside than what can be served in twice that time.
-    let mut high = (scenario.capacity() * scenario.slo.as_secs_f64() * 2.0).ceil().max(2.0) as u32;
+    let most = (scenario.capacity() * scenario.slo.as_secs_f64() * 2.0).ceil().max(2.0) as u32;
+    let mut high = most;
     let (mut low, mut found) = (1, (1, 0));
     if keeps(&measure(&trial, high)) {
         found.0 = high;
@@ -55,7 +57,17 @@ fn best(scenario: &Scenario, seed: u64) -> (u32, Measure) {
             high = middle;
         }
     }
+    if found == (1, 0) && !keeps(&measure(&trial, 1)) {
+        found.0 = most_good(most, &|window| measure(&trial, window).window.get(Fact::Good));
+    }
     (found.0, measure(scenario, found.0))
+}
+
+/// The window up to `most` with the largest goodput; a tenth more or less is as good.
+fn most_good(most: u32, good: &dyn Fn(u32) -> u64) -> u32 {
+    let larger = |window: &u32| Some(window + 1 + window / 10);
+    let windows = std::iter::successors(Some(1), larger).take_while(|window| *window <= most);
+    windows.max_by_key(|window| good(*window)).unwrap_or(1)
 }
 
 /// The same with fewer requests, if nothing changes over time.

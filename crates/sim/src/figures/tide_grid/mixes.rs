@@ -78,8 +78,8 @@ fn refused(run: &Report) -> f64 {
     run.drop_rate + run.local_reject_rate + run.expired_rate
 }
 
-/// How much of the first quarter there is room for: its share of the cost, times demand, may be
-/// more than everything.
+/// How much of the first quarter can be answered in time: its share of the cost, times demand, may be
+/// more than everything, and some take longer than the SLO by themselves.
 fn possible(micros: f64, cost: &str, load: f64) -> f64 {
     let factor = match cost {
         "falling" => 2.8,
@@ -88,5 +88,7 @@ fn possible(micros: f64, cost: &str, load: f64) -> f64 {
     };
     // Receiving and sending take 1.76 µs of the core, whatever the request.
     let share = 0.25 * (factor * micros + 1.76) / (micros + 1.76);
-    (1.0 / (load * share)).min(1.0)
+    // Times are exponential; the SLO is ten times service and round trip, which is 10 µs.
+    let in_time = 1.0 - (-(10.0 * micros + 90.0) / (factor * micros)).exp();
+    (1.0 / (load * share)).min(1.0) * in_time
 }

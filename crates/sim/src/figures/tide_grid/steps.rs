@@ -116,7 +116,7 @@ impl Follow {
     }
 }
 
-struct Goals([Goal; 4]);
+struct Goals([Goal; 5]);
 
 impl Goals {
     fn new() -> Self {
@@ -126,14 +126,18 @@ impl Goals {
             least("steps: goodput 25 to 50 SLOs after 1.4 → 0.9, of offered"),
             least("steps: goodput 50 to 75 SLOs after 10 → 0.9, of offered"),
             Goal::at_most("steps: worst p99 of five SLOs, of the SLO", Unit::Times, 1.25),
+            Goal::at_most("steps: the same while demand is ten times", Unit::Times, 1.25),
         ])
     }
 
     fn add(&mut self, place: &str, follow: &Follow) {
-        let [up, back, far_back, tail] = &mut self.0;
+        let [up, back, far_back, tail, far_tail] = &mut self.0;
         up.point(place.to_owned(), follow.share(UP + 25.0, UP + 50.0));
         back.point(place.to_owned(), follow.share(BACK + 25.0, BACK + 50.0));
         far_back.point(place.to_owned(), follow.share(FAR_BACK + 50.0, FAR_BACK + 75.0));
-        tail.point(place.to_owned(), follow.tail(UP, END));
+        // Who was not told yet that demand is ten times must wait; five SLOs after its end they are gone.
+        let rest = follow.tail(FAR_BACK + BUCKET, END);
+        tail.point(place.to_owned(), follow.tail(UP, FAR_UP).max(rest));
+        far_tail.point(place.to_owned(), follow.tail(FAR_UP, FAR_BACK + BUCKET));
     }
 }
