@@ -256,6 +256,28 @@ fn a_log_is_replayed() {
 }
 
 /// Callers that ignore credits and cursors do not disturb the books, and are told apart.
+/// One in sixty takes longer than the SLO by itself: no 99th percentile is within it, and the yardstick
+/// is the most that can be answered in time all the same.
+#[test]
+fn ideal_serves_the_most_where_nobody_keeps_the_slo() {
+    let text = r#"
+        policy = "ideal"
+        load = 1.2
+        callers = 100
+        requests = 20000
+        warmup_requests = 5000
+        slo = "10ms"
+        [service]
+        cores = 10
+        time = "1ms"
+    "#;
+    let even = run(text, &["service.distribution=exponential"]);
+    assert!(even.p99_us <= 10_000.0 && even.utilization > 0.97, "{}", even.p99_us);
+    let sets = ["service.distribution=lognormal", "service.sigma=2.0"];
+    let tailed = run(text, &sets);
+    assert!(tailed.p99_us > 10_000.0 && tailed.utilization > 0.9, "{}", tailed.utilization);
+}
+
 #[test]
 fn some_callers_ignore_control() {
     let text = SINGLE.to_owned()
