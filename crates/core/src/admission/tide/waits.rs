@@ -22,6 +22,8 @@ pub(super) struct Waits {
     lead: f64,
     /// The longest predicted wait at which a request is let in.
     longest: Span,
+    /// Time that a request should have left when it starts.
+    left: Span,
     /// Mean time for which a request holds a slot, and for which those before us worked on it, in
     /// nanoseconds.
     service: Ewma,
@@ -52,7 +54,7 @@ impl Waits {
     /// Nothing is known yet but the longest wait.
     pub(super) fn new(longest: Span) -> Self {
         let mean = || Ewma::new(SERVICE_GAIN);
-        Self { lead: 0.0, longest, service: mean(), before: mean() }
+        Self { lead: 0.0, longest, left: Span::ZERO, service: mean(), before: mean() }
     }
 
     /// Sets the longest wait, until more is learned.
@@ -72,18 +74,21 @@ impl Waits {
         let step = if needed > self.lead { IN_TIME } else { IN_TIME - 1.0 };
         self.lead = (self.lead + STEP * step).clamp(0.0, 1.0);
         self.service.add(attained.as_nanos() as f64);
-        self.before.add(progress.elapsed.as_nanos() as f64);
+        if progress.elapsed > Span::ZERO || self.before.get().is_some() {
+            self.before.add(progress.elapsed.as_nanos() as f64);
+        }
     }
 
-    /// Works out the longest wait, at most `most`, where `pace` requests are served per nanosecond. The
-    /// wait that is predicted for one behind n that differ by `variability` is off by √(variability ÷ n)
-    /// of itself.
+    /// Works out what is allowed from what was seen. The longest wait is at most `most`, where `pace`
+    /// requests are served per nanosecond; the wait that is predicted for one behind n that differ by
+    /// `variability` is off by √(variability ÷ n) of itself.
     pub(super) fn learn(&mut self, objective: Span, most: Span, pace: f64, variability: f64) {
         let room = pace * most.as_nanos() as f64;
         let error = (variability / room.max(1.0)).sqrt().min(1.0);
         let in_time = objective.scale((1.0 - self.lead) / (1.0 + error));
         let least = objective.scale(LEAST).max(most.scale(ROOM / room.max(1.0)));
         self.longest = in_time.max(least).min(most);
+        self.left = Span::from_nanos(self.service.get().unwrap_or(0.0) as u64).scale(LEFT);
     }
 
     /// The longest wait of most requests.
@@ -101,7 +106,7 @@ impl Waits {
     /// that would make better use of the slot, a little less. Where service takes so long that this is
     /// less than the longest allowed wait, nearly all are late, and to skip some would leave slots idle.
     pub(super) fn latest_start(&self, request: &Request, objective: Span, others: bool) -> Span {
-        let in_time = objective.saturating_sub(self.left());
+        let in_time = objective.saturating_sub(self.left);
         let latest = if others && in_time >= self.longest { in_time } else { objective };
         latest.max(self.own_latest_start(request))
     }
@@ -113,12 +118,7 @@ impl Waits {
         if progress.elapsed == Span::ZERO || deadline == Instant::FAR {
             return Span::ZERO;
         }
-        deadline.since(request.arrived).saturating_sub(self.left())
-    }
-
-    /// Time that a request should have left when it starts.
-    fn left(&self) -> Span {
-        Span::from_nanos(self.service.get().unwrap_or(0.0) as u64).scale(LEFT)
+        deadline.since(request.arrived).saturating_sub(self.left)
     }
 
     /// What is lost with a request that is refused here, as a share of what it takes to serve it.
