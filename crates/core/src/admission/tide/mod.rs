@@ -229,8 +229,8 @@ impl Tide {
         // hear of it follows noise, and has those who heard refused by those who did not.
         let heard = self.heard(elapsed);
         let callers = self.windows.speakers();
-        let calm = OFFERED_GAIN * heard.max(HEARD_LEAST);
-        self.offered.close(due, elapsed, callers, calm, self.sway.strict.last);
+        let weight = OFFERED_GAIN * heard.max(HEARD_LEAST);
+        self.offered.close(due, elapsed, callers, weight, self.sway.strict.last);
         let spare = self.capacity.measure(&capacity::Seen {
             elapsed,
             served: round.served,
@@ -241,15 +241,16 @@ impl Tide {
             probe: (self.last() < Cursor::OPEN && !self.lump).then_some(self.config.probe),
             heard,
         });
-        let Derived { objective, drop, .. } = self.derived;
-        let (pace, variability) = (self.pace(), self.offered.variability());
-        self.waits.learn(objective, drop, pace, variability);
         let before = self.last();
         if before == Cursor::OPEN && pressure < self.config.engage {
             (self.sway, self.lump) = (Sway::OPEN, false);
         } else {
             self.cut(self.reach());
         }
+        let Derived { objective, drop, .. } = self.derived;
+        let (pace, variability) = (self.pace(), self.offered.variability());
+        let calm = self.last() == Cursor::OPEN;
+        self.waits.learn(objective, drop, pace, variability, calm);
         if self.last() != before {
             let Cursors { free, last } = self.sway.rest;
             cx.events.push(due, || Event::Cursors { free, last });
@@ -299,8 +300,11 @@ impl Tide {
     /// a refusal costs next to nothing.
     fn surplus(&self, reach: f64) -> f64 {
         let room = self.pace() * self.waits.longest().as_nanos() as f64;
-        let followed = Sway::strength(reach) * (self.waits.price() / CHEAP).min(1.0);
-        surplus(room, self.offered.variability(), self.bursts.dispersion()) * (1.0 - followed)
+        // Those who are refused are the least important that are let in.
+        let price = self.waits.price() / self.offered.relative_cost(self.last());
+        let (costs, arrivals) = (self.offered.variability(), self.bursts.dispersion());
+        let followed = Sway::strength(reach) * (price / CHEAP).min(1.0);
+        surplus(room, costs, arrivals, price) * (1.0 - followed)
     }
 
     /// Step 7: how long our word holds, and who must hear of a relaxed cursor.

@@ -58,6 +58,9 @@ const MOST_SCALE: f32 = 8.0;
 /// Weight of a new sample in the mean cost of its level. The error of a cut is that of 32 levels or
 /// so; with exponential costs it is 0.8 % of the sum, with a weight of 1/32 it would be 2 %.
 const COST_GAIN: f32 = 1.0 / 256.0;
+/// Levels on either side of a cursor whose costs are those of the requests around it: a level's own is
+/// known to a tenth.
+const NEAR: usize = 8;
 /// Weight of a new sample in the place and spread of its level.
 const PLACE_GAIN: f32 = 1.0 / 32.0;
 /// Variance from which on a level counts as spread: half that of a uniform distribution over it.
@@ -137,6 +140,15 @@ impl Offered {
     pub(super) fn variability(&self) -> f64 {
         let mean = self.mean_cost();
         (f64::from(self.mean_square) / (mean * mean) - 1.0).max(0.0)
+    }
+
+    /// Mean cost of the ranks around the end of `cursor`, in mean costs of all; 1 where nothing is known.
+    pub(super) fn relative_cost(&self, cursor: Cursor) -> f64 {
+        let end = (cursor.ranks() / LEVEL_RANKS) as usize;
+        let near = end.saturating_sub(NEAR)..(end + NEAR).min(LEVELS);
+        let costs = near.map(|level| self.levels[level].cost).filter(|cost| *cost > 0.0);
+        let (count, sum) = costs.fold((0.0, 0.0), |(count, sum), cost| (count + 1.0, sum + cost));
+        if count > 0.0 { f64::from(sum / count / self.mean_cost.max(1.0)) } else { 1.0 }
     }
 
     /// Whether nothing has been offered for so long that it has faded.

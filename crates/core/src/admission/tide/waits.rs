@@ -35,9 +35,12 @@ const IN_TIME: f64 = 0.99;
 /// Step by which the lead follows what requests need, in objectives: it is known to some 0.03 and
 /// follows a change of service times within a few hundred requests.
 const STEP: f64 = 0.02;
-/// However long service takes, this part of the objective may be waited for, …
+/// However long service takes, this part of the objective may be waited for while ranks are shed, …
 const LEAST: f64 = 0.3;
-/// …and as many requests may wait: a shorter queue is empty by chance more often than it saves work.
+/// …and this while none are: a queue that is long by chance is soon short again, and who would be refused
+/// need not be.
+const LEAST_CALM: f64 = 0.62;
+/// As many requests may always wait: a shorter queue is empty by chance more often than it saves work.
 const ROOM: f64 = 16.0;
 /// Longest wait of a request that others have worked for, in longest waits. By simulation: the last of
 /// three hops refuses a third of what it refused without; half as long again saves little more.
@@ -82,11 +85,19 @@ impl Waits {
     /// Works out what is allowed from what was seen. The longest wait is at most `most`, where `pace`
     /// requests are served per nanosecond; the wait that is predicted for one behind n that differ by
     /// `variability` is off by √(variability ÷ n) of itself.
-    pub(super) fn learn(&mut self, objective: Span, most: Span, pace: f64, variability: f64) {
+    pub(super) fn learn(
+        &mut self,
+        objective: Span,
+        most: Span,
+        pace: f64,
+        variability: f64,
+        calm: bool,
+    ) {
         let room = pace * most.as_nanos() as f64;
         let error = (variability / room.max(1.0)).sqrt().min(1.0);
         let in_time = objective.scale((1.0 - self.lead) / (1.0 + error));
-        let least = objective.scale(LEAST).max(most.scale(ROOM / room.max(1.0)));
+        let least = if calm { LEAST_CALM } else { LEAST };
+        let least = objective.scale(least).max(most.scale(ROOM / room.max(1.0)));
         self.longest = in_time.max(least).min(most);
         self.left = Span::from_nanos(self.service.get().unwrap_or(0.0) as u64).scale(LEFT);
     }
@@ -159,7 +170,7 @@ mod tests {
     }
 
     fn longest(mut waits: Waits, pace: f64, variability: f64) -> Span {
-        waits.learn(OBJECTIVE, MOST, pace, variability);
+        waits.learn(OBJECTIVE, MOST, pace, variability, false);
         waits.longest()
     }
 
@@ -189,7 +200,10 @@ mod tests {
         assert_eq!(longest(waits.clone(), PACE, 1.0), OBJECTIVE.scale(LEAST));
         let sixteen = longest(waits.clone(), 16.0 / 5.5e6, 1.0);
         assert!(sixteen.as_nanos().abs_diff(5_500_000) < 10, "{sixteen}");
-        assert_eq!(longest(waits, 0.0, 1.0), MOST, "nothing is known yet");
+        assert_eq!(longest(waits.clone(), 0.0, 1.0), MOST, "nothing is known yet");
+        let mut calm = waits;
+        calm.learn(OBJECTIVE, MOST, PACE, 1.0, true);
+        assert_eq!(calm.longest(), OBJECTIVE.scale(LEAST_CALM), "nobody is shed");
     }
 
     #[test]
