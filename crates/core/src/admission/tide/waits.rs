@@ -77,6 +77,7 @@ impl Waits {
         let step = if needed > self.lead { IN_TIME } else { IN_TIME - 1.0 };
         self.lead = (self.lead + STEP * step).clamp(0.0, 1.0);
         self.service.add(attained.as_nanos() as f64);
+        self.left = Span::from_nanos((LEFT * self.service.get().unwrap_or(0.0)) as u64);
         if progress.elapsed > Span::ZERO || self.before.get().is_some() {
             self.before.add(progress.elapsed.as_nanos() as f64);
         }
@@ -99,7 +100,6 @@ impl Waits {
         let least = if calm { LEAST_CALM } else { LEAST };
         let least = objective.scale(least).max(most.scale(ROOM / room.max(1.0)));
         self.longest = in_time.max(least).min(most);
-        self.left = Span::from_nanos(self.service.get().unwrap_or(0.0) as u64).scale(LEFT);
     }
 
     /// The longest wait of most requests.
