@@ -200,7 +200,7 @@ impl Tide {
             round.delays += delay.min(worst).as_nanos().saturating_mul(periods);
             round.periods += periods;
         }
-        self.bursts.close(periods - 1);
+        self.bursts.pass(periods);
         let credits = self.pool.total();
         cx.events.push(due, || Event::Pool { credits, delay });
         // Credits that wait at callers without demand matter only where credits decide.
