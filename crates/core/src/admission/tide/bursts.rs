@@ -1,17 +1,20 @@
-//! How unevenly requests arrive: the variance of their number in the time of a target delay, in means.
+//! How unevenly requests arrive: the variance of their number in the time of a target delay, in means. It
+//! is taken from one such time to the next, so that more or less demand than before is no burst.
 //!
 //! Many callers that each call now and then are a Poisson stream, for which it is 1. Callers that send ten
 //! requests at once make it 10, and a queue that is as often full and empty as with requests ten
 //! times the size. In a shorter time arrivals are uneven because a server reads them between two requests.
 
-/// Arrivals per target delay: their mean, and the mean of their square.
+/// Arrivals per target delay: their mean, and their variance.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Bursts {
     /// Arrivals and control periods of the present time.
     arrived: u32,
     periods: u64,
+    /// Arrivals of the time before; none before the first.
+    before: Option<f64>,
     mean: f64,
-    square: f64,
+    variance: f64,
 }
 
 /// Control periods in a target delay.
@@ -35,16 +38,29 @@ impl Bursts {
             return;
         }
         self.periods %= PERIODS;
-        let arrived = f64::from(std::mem::take(&mut self.arrived));
-        let fade = (1.0 - GAIN).powi(i32::try_from(over - 1).unwrap_or(i32::MAX));
-        let gain = if self.mean == 0.0 { 1.0 } else { GAIN };
-        self.mean = fade * (self.mean + gain * (arrived - self.mean));
-        self.square = fade * (self.square + gain * (arrived * arrived - self.square));
+        let arrived = std::mem::take(&mut self.arrived);
+        self.add(f64::from(arrived));
+        if over > 1 {
+            self.add(0.0);
+            let fade = (1.0 - GAIN).powi(i32::try_from(over - 2).unwrap_or(i32::MAX));
+            (self.mean, self.variance) = (fade * self.mean, fade * self.variance);
+        }
+    }
+
+    fn add(&mut self, arrived: f64) {
+        let Some(before) = self.before.replace(arrived) else {
+            self.mean = arrived;
+            return;
+        };
+        // Two that differ by chance differ by twice the variance.
+        let squared = (arrived - before).powi(2) / 2.0;
+        self.mean += GAIN * (arrived - self.mean);
+        self.variance += GAIN * (squared - self.variance);
     }
 
     /// Variance ÷ mean of the arrivals; 1 if it is not clearly more.
     pub(super) fn dispersion(&self) -> f64 {
-        let dispersion = self.square / self.mean - self.mean;
+        let dispersion = self.variance / self.mean;
         if dispersion > LEAST { dispersion } else { 1.0 }
     }
 }
@@ -69,6 +85,16 @@ mod tests {
     fn ten_at_once_are_ten_times_as_uneven() {
         assert_eq!(after(1), 1.0);
         assert!((7.0..13.0).contains(&after(10)), "{}", after(10));
+    }
+
+    #[test]
+    fn more_than_before_is_no_burst() {
+        let mut bursts = Bursts::default();
+        for arrived in std::iter::repeat_n(10, 300).chain(std::iter::repeat_n(20, 300)) {
+            (0..arrived).for_each(|_| bursts.arrive());
+            bursts.pass(PERIODS);
+            assert_eq!(bursts.dispersion(), 1.0);
+        }
     }
 
     #[test]
