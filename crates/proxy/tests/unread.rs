@@ -116,6 +116,7 @@ fn pings_do_not_keep_a_stream_that_is_left_lying() {
     client.stream.get_mut().write_all(&[hello(100), get_frame(1)].concat()).expect("it is read");
     let (mut pongs, mut reset) = (0, None);
     while reset.is_none() {
+        assert!(pongs < 1_000, "for ten seconds and more, it was not given up");
         client.stream.get_mut().write_all(&PING).expect("it is read");
         std::thread::sleep(Duration::from_millis(10));
         let (kind, stream, payload) = frame(&mut client);
