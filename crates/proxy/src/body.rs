@@ -14,6 +14,7 @@ use tidegate_driver::Slot;
 
 use tokio::sync::mpsc;
 
+use crate::headers;
 use crate::sideline::Probe;
 use crate::trace::Span as Traced;
 use crate::upstream::{Call, Source};
@@ -84,11 +85,14 @@ impl Body for ProxyBody {
                 return events.poll_recv(cx).map(|event| event.map(|event| Ok(Frame::data(event))));
             }
         };
-        let frame = match (&mut *source, &mut *held) {
+        let mut frame = match (&mut *source, &mut *held) {
             (Source::Call, Some(held)) => held.call.poll_frame(cx),
             (Source::Call, None) => Poll::Ready(None),
             (Source::Stream(body), _) => Pin::new(body).poll_frame(cx).map_err(io::Error::other),
         };
+        if let Poll::Ready(Some(Ok(frame))) = &mut frame {
+            headers::clean_trailers(frame);
+        }
         match &frame {
             Poll::Ready(Some(Err(_))) => held.take().into_iter().for_each(Held::broken),
             Poll::Ready(None) => held.take().into_iter().for_each(Held::end),

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | a request's head has begun | dropped after `header_timeout`: a slow loris |
 //! | no request is on its way | told to end (GOAWAY, `connection: close`) after `idle_timeout` |
-//! | an answer is there that the client does not take | dropped after `body_timeout` |
+//! | an answer is there that the client does not take | dropped after `body_timeout`; over HTTP/2 the request alone, if others go on |
 //! | it is older than `max_age` | told to end once what it has asked for is answered |
 
 use std::convert::Infallible;
@@ -158,14 +158,18 @@ async fn speak<S>(
             to_the_end!(server.serve_connection(TokioIo::new(io), service).with_upgrades());
         }
         Version::Two => {
-            let limit = worker.settings().header_timeout.into();
+            let settings = worker.settings();
+            let (head, body) = (settings.header_timeout.into(), settings.body_timeout.into());
+            drop(settings);
             let accepted = tokio::select! {
                 biased;
-                accepted = timeout(limit, h2::accept(io, &limits)) => accepted,
+                accepted = timeout(head, h2::accept(io, &limits)) => accepted,
                 () = draining(&mut phase) => return,
             };
             if let Ok(Ok(link)) = accepted {
-                to_the_end!(h2::Connection::new(link, answer));
+                let patience =
+                    h2::Patience { limit: body, given_up: &worker.counters.slow_clients };
+                to_the_end!(h2::Connection::new(link, answer, patience));
             }
         }
     }
@@ -280,11 +284,15 @@ struct Beat {
     reading: bool,
 }
 
+/// Changes a number that one thread writes: for that, the processor need not lock its place.
+fn change(number: &AtomicU32, by: i32) {
+    number.store(number.load(Ordering::Relaxed).wrapping_add_signed(by), Ordering::Relaxed);
+}
+
 impl Pulse {
     /// Something of an answer was taken.
     fn take(&self) {
-        let taken = self.taken.load(Ordering::Relaxed);
-        self.taken.store(taken.wrapping_add(1), Ordering::Relaxed);
+        change(&self.taken, 1);
     }
 
     fn read(&self) -> Beat {
@@ -309,8 +317,8 @@ struct Active {
 
 impl Active {
     fn new(pulse: &Arc<Pulse>) -> Self {
-        pulse.active.fetch_add(1, Ordering::Relaxed);
-        pulse.requests.fetch_add(1, Ordering::Relaxed);
+        change(&pulse.active, 1);
+        change(&pulse.requests, 1);
         pulse.reading.store(false, Ordering::Relaxed);
         Self { pulse: Arc::clone(pulse), offered: false }
     }
@@ -319,8 +327,8 @@ impl Active {
     fn offer(&mut self, offered: bool) {
         self.pulse.take();
         match (self.offered, offered) {
-            (false, true) => drop(self.pulse.offered.fetch_add(1, Ordering::Relaxed)),
-            (true, false) => drop(self.pulse.offered.fetch_sub(1, Ordering::Relaxed)),
+            (false, true) => change(&self.pulse.offered, 1),
+            (true, false) => change(&self.pulse.offered, -1),
             _ => {}
         }
         self.offered = offered;
@@ -330,10 +338,10 @@ impl Active {
 impl Drop for Active {
     fn drop(&mut self) {
         self.offer(false);
-        self.pulse.active.fetch_sub(1, Ordering::Relaxed);
+        change(&self.pulse.active, -1);
         // The rest of its own body may have been read meanwhile: no head has begun.
         self.pulse.reading.store(false, Ordering::Relaxed);
-        self.pulse.requests.fetch_add(1, Ordering::Relaxed);
+        change(&self.pulse.requests, 1);
     }
 }
 

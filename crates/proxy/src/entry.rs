@@ -80,7 +80,7 @@ impl Ranks {
     pub(crate) fn rank<B>(&self, request: &Request<B>, peer: IpAddr) -> Rank {
         let action = self.rule(request, peer).map_or("", |(_, name)| name);
         identity::with_user(request.headers(), self.user_header.as_ref(), Some(peer), |user| {
-            self.entry.rank(identity::hour(), action, user)
+            identity::rank(&self.entry, action, user)
         })
     }
 }

@@ -3,30 +3,65 @@
 use std::cell::RefCell;
 use std::fmt::Write;
 use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use http::header::{CONNECTION, HOST, TE, TRANSFER_ENCODING, UPGRADE};
+use bytes::Bytes;
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TE, TRANSFER_ENCODING, UPGRADE};
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version};
+use http_body::Frame;
 
-const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-/// Fields of one connection; the first names others. Their lengths are 2, 7, 10 and 16.
-static HOP_BY_HOP: [HeaderName; 5] = [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, TE, UPGRADE];
+/// Fields of one connection (RFC 9110, 7.6.1); the first names others.
+const HOP_BY_HOP: [&str; 5] = ["connection", "te", "keep-alive", "proxy-connection", "upgrade"];
+
+/// Which fields a message has of those that need care.
+#[derive(Clone, Copy, Debug, Default)]
+struct There {
+    /// As listed in [`HOP_BY_HOP`].
+    hop_by_hop: [bool; HOP_BY_HOP.len()],
+    length: bool,
+    forwarded_for: bool,
+}
+
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// Who is at the other end of a connection.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) ip: IpAddr,
     /// The same as upstreams are told, written once for all requests of the connection.
     written: HeaderValue,
+    /// The authority that was asked for last, mostly the only one, and its field.
+    host: Mutex<Option<(Authority, HeaderValue)>>,
 }
+
+/// Why a request cannot be passed on: how it is answered, and what is said.
+pub(crate) type Unfit = (StatusCode, &'static str);
+
+const NO_HOST: Unfit = (StatusCode::BAD_REQUEST, "the request names no host\n");
+const TWO_LENGTHS: Unfit = (StatusCode::BAD_REQUEST, "the request has two lengths\n");
+/// Tunnels are those of forward proxies; an upgrade is another matter.
+const NO_TUNNELS: Unfit =
+    (StatusCode::NOT_IMPLEMENTED, "CONNECT opens a tunnel, and there are none here\n");
 
 impl Peer {
     pub(crate) fn new(ip: IpAddr) -> Self {
         let written = HeaderValue::try_from(ip.to_string()).expect("an address is a plain word");
-        Self { ip, written }
+        Self { ip, written, host: Mutex::new(None) }
+    }
+
+    /// What a host field says for `authority`.
+    fn host(&self, authority: &Authority) -> Option<HeaderValue> {
+        let mut last = self.host.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, host)) =
+            last.as_ref().filter(|(known, _)| known.as_str() == authority.as_str())
+        {
+            return Some(host.clone());
+        }
+        let host = host_value(authority)?;
+        *last = Some((authority.clone(), host.clone()));
+        Some(host)
     }
 }
 
@@ -49,12 +84,24 @@ pub(crate) fn date() -> HeaderValue {
     })
 }
 
-/// Makes a client's request one to an HTTP/1.1 upstream. False if it cannot be: it names no host.
-pub(crate) fn prepare_request<B>(request: &mut Request<B>, peer: &Peer, upgrade: bool) -> bool {
+/// Makes a client's request one to an HTTP/1.1 upstream, if it can be. Of its URI, only path and query
+/// are for the upstream.
+pub(crate) fn prepare_request<B>(
+    request: &mut Request<B>,
+    peer: &Peer,
+    upgrade: bool,
+) -> Result<(), Unfit> {
+    if request.method() == Method::CONNECT {
+        return Err(NO_TUNNELS);
+    }
     let headers = request.headers_mut();
-    let takes_trailers = has_token(headers, &TE, "trailers");
+    let there = There::of(headers);
+    if there.length && !agree_on_length(headers) {
+        return Err(TWO_LENGTHS);
+    }
+    let takes_trailers = there.hop_by_hop[1] && has_token(headers, &TE, "trailers");
     let protocol = if upgrade { headers.remove(UPGRADE) } else { None };
-    remove_hop_by_hop(headers);
+    remove(headers, there.hop_by_hop);
     if takes_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
@@ -62,30 +109,26 @@ pub(crate) fn prepare_request<B>(request: &mut Request<B>, peer: &Peer, upgrade:
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol);
     }
-    append_peer(headers, peer);
+    append_peer(headers, peer, there.forwarded_for);
     // HTTP/2 has the host in the URI; so has a request written for a forward proxy, whose Host
     // field is then to be replaced (RFC 9112, 3.2.2).
-    let authority = request.uri().authority().map(host_value);
+    let authority = request.uri().authority().map(|authority| peer.host(authority));
     match authority {
         Some(Some(host)) => drop(request.headers_mut().insert(HOST, host)),
-        Some(None) => return false,
+        Some(None) => return Err(NO_HOST),
         None if request.headers().contains_key(HOST) => {}
         // HTTP/1.0 has no host, and HTTP/1.1 without one is wrong.
         None if request.version() < Version::HTTP_11 => {
             request.headers_mut().insert(HOST, HeaderValue::from_static(""));
         }
-        None => return false,
-    }
-    if request.uri().scheme().is_some() || request.uri().authority().is_some() {
-        let path = request.uri().path_and_query().cloned();
-        *request.uri_mut() = Uri::from(path.unwrap_or_else(|| PathAndQuery::from_static("/")));
+        None => return Err(NO_HOST),
     }
     *request.version_mut() = Version::HTTP_11;
-    true
+    Ok(())
 }
 
-/// Makes a request prepared for HTTP/1.1 one of HTTP/2. False if its host cannot be one.
-pub(crate) fn move_to_http2<B>(request: &mut Request<B>, secure: bool) -> bool {
+/// Makes a request prepared for HTTP/1.1 one of HTTP/2, if its host can be one there.
+pub(crate) fn move_to_http2<B>(request: &mut Request<B>, secure: bool) -> Result<(), Unfit> {
     let host = request.headers_mut().remove(HOST);
     let authority = host.as_ref().and_then(|host| Authority::try_from(host.as_bytes()).ok());
     let path = request.uri().path_and_query().cloned();
@@ -94,12 +137,11 @@ pub(crate) fn move_to_http2<B>(request: &mut Request<B>, secure: bool) -> bool {
         let scheme = if secure { Scheme::HTTPS } else { Scheme::HTTP };
         Uri::builder().scheme(scheme).authority(authority).path_and_query(path).build().ok()
     });
-    let Some(uri) = uri else { return false };
-    *request.uri_mut() = uri;
+    *request.uri_mut() = uri.ok_or(NO_HOST)?;
     *request.version_mut() = Version::HTTP_2;
     // Chunks are HTTP/1.1's; frames need none.
     request.headers_mut().remove(TRANSFER_ENCODING);
-    true
+    Ok(())
 }
 
 /// Whether a request asks for another protocol on its connection. Tunnels of forward proxies
@@ -114,16 +156,41 @@ pub(crate) fn wants_upgrade<B>(request: &Request<B>) -> bool {
 /// Removes what is meant for one connection (RFC 9110, 7.6.1). Transfer-Encoding stays: the body
 /// is passed on as it is framed, and hyper has checked it.
 pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    // To read all names once is quicker than to look up each of these, and most differ in length.
-    let mut there = [false; HOP_BY_HOP.len()];
-    for name in headers.keys() {
-        if !matches!(name.as_str().len(), 2 | 7 | 10 | 16) {
-            continue;
-        }
-        if let Some(at) = HOP_BY_HOP.iter().position(|hop| hop == name) {
-            there[at] = true;
-        }
+    remove(headers, There::of(headers).hop_by_hop);
+}
+
+/// Removes from trailers what is meant for one connection or was to be said before the body (RFC 9110,
+/// 6.5.1): a message is not to be lost for it.
+pub(crate) fn clean_trailers(frame: &mut Frame<Bytes>) {
+    if let Some(trailers) = frame.trailers_mut() {
+        remove_hop_by_hop(trailers);
+        [CONTENT_LENGTH, TRANSFER_ENCODING, HOST]
+            .iter()
+            .for_each(|name| drop(trailers.remove(name)));
     }
+}
+
+impl There {
+    /// To read all names once is quicker than to look up each of these.
+    fn of(headers: &HeaderMap) -> Self {
+        let mut there = Self::default();
+        for name in headers.keys() {
+            match name.as_str() {
+                "connection" => there.hop_by_hop[0] = true,
+                "te" => there.hop_by_hop[1] = true,
+                "keep-alive" => there.hop_by_hop[2] = true,
+                "proxy-connection" => there.hop_by_hop[3] = true,
+                "upgrade" => there.hop_by_hop[4] = true,
+                "content-length" => there.length = true,
+                "x-forwarded-for" => there.forwarded_for = true,
+                _ => {}
+            }
+        }
+        there
+    }
+}
+
+fn remove(headers: &mut HeaderMap, there: [bool; HOP_BY_HOP.len()]) {
     if there == [false; HOP_BY_HOP.len()] {
         return;
     }
@@ -140,13 +207,25 @@ pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
         }
     }
     for (name, _) in HOP_BY_HOP.iter().zip(there).filter(|(_, there)| *there) {
-        headers.remove(name);
+        headers.remove(*name);
     }
+}
+
+/// Whether all that is said of the body's length is the same; then it is said once. What differs as a
+/// number hyper and `h2` have turned away, but not every server reads `05` as they do.
+fn agree_on_length(headers: &mut HeaderMap) -> bool {
+    let mut told = headers.get_all(CONTENT_LENGTH).iter();
+    let Some(first) = told.next() else { return true };
+    let Some(second) = told.next() else { return true };
+    let same = second == first && told.all(|other| other == first);
+    let first = first.clone();
+    headers.insert(CONTENT_LENGTH, first);
+    same
 }
 
 /// Fields that a client must not be able to take away by naming them in Connection.
 fn is_framing(name: &HeaderName) -> bool {
-    [http::header::CONTENT_LENGTH, TRANSFER_ENCODING, HOST].contains(name)
+    [CONTENT_LENGTH, TRANSFER_ENCODING, HOST].contains(name)
 }
 
 fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
@@ -165,17 +244,16 @@ fn host_value(authority: &Authority) -> Option<HeaderValue> {
     HeaderValue::from_str(host).ok()
 }
 
-/// Appends the client's address to those of the proxies before us.
-fn append_peer(headers: &mut HeaderMap, peer: &Peer) {
-    let before = headers.get_all(FORWARDED_FOR).iter().filter_map(|value| value.to_str().ok());
-    let mut list = before.fold(String::new(), |list, value| list + value + ", ");
-    let value = if list.is_empty() {
-        peer.written.clone()
-    } else {
+/// Appends the client's address to those of the proxies before us, if there were any.
+fn append_peer(headers: &mut HeaderMap, peer: &Peer, others: bool) {
+    let mut value = peer.written.clone();
+    if others {
+        let before = headers.get_all(FORWARDED_FOR).iter().filter_map(|value| value.to_str().ok());
+        let mut list = before.fold(String::new(), |list, value| list + value + ", ");
         let _ = write!(list, "{}", peer.ip);
         // What was a value before is one with an address behind it.
-        HeaderValue::try_from(list).unwrap_or_else(|_| peer.written.clone())
-    };
+        value = HeaderValue::try_from(list).unwrap_or(value);
+    }
     headers.insert(FORWARDED_FOR, value);
 }
 
@@ -217,7 +295,7 @@ mod tests {
                 ("cookie", "kept"),
             ],
         );
-        assert!(prepare_request(&mut request, &peer(), false));
+        assert_eq!(prepare_request(&mut request, &peer(), false), Ok(()));
         let names = ["host", "te", "content-length", "x-forwarded-for", "cookie"];
         assert_eq!(request.headers().len(), names.len(), "{request:?}");
         let values = names.map(|name| get(&request, name));
@@ -230,31 +308,74 @@ mod tests {
         let headers = [("host", "a"), ("connection", "keep-alive, Upgrade"), ("upgrade", "ws")];
         let mut request = request(Version::HTTP_11, "/", &headers);
         assert!(wants_upgrade(&request));
-        assert!(prepare_request(&mut request, &peer(), true));
+        assert_eq!(prepare_request(&mut request, &peer(), true), Ok(()));
         assert_eq!(get(&request, "connection"), Some("upgrade"));
         assert_eq!(get(&request, "upgrade"), Some("ws"));
     }
 
     #[test]
     fn the_host_comes_from_wherever_the_protocol_has_it() {
-        let mut h2 = request(Version::HTTP_2, "http://shop:81/a?b", &[]);
-        assert!(prepare_request(&mut h2, &peer(), false));
-        assert_eq!((get(&h2, "host"), h2.uri().to_string()), (Some("shop:81"), "/a?b".to_owned()));
-        assert_eq!(h2.version(), Version::HTTP_11);
-        let mut absolute = request(Version::HTTP_11, "http://shop", &[("host", "other")]);
-        assert!(prepare_request(&mut absolute, &peer(), false));
-        assert_eq!((get(&absolute, "host"), absolute.uri().path()), (Some("shop"), "/"));
-        assert!(prepare_request(&mut request(Version::HTTP_10, "/", &[]), &peer(), false));
-        assert!(!prepare_request(&mut request(Version::HTTP_11, "/", &[]), &peer(), false));
+        let peer = peer();
+        let prepared = |version, uri, headers: &[_]| {
+            let mut request = request(version, uri, headers);
+            prepare_request(&mut request, &peer, false).map(|()| request)
+        };
+        for (version, uri, told, host, path) in [
+            (Version::HTTP_2, "http://shop:81/a?b", &[][..], "shop:81", "/a?b"),
+            (Version::HTTP_2, "http://shop:81/c", &[], "shop:81", "/c"),
+            (Version::HTTP_2, "http://other/c", &[], "other", "/c"),
+            (Version::HTTP_11, "http://me@shop", &[("host", "other")], "shop", "/"),
+            (Version::HTTP_11, "/", &[("host", "shop")], "shop", "/"),
+            (Version::HTTP_10, "/", &[], "", "/"),
+        ] {
+            let request = prepared(version, uri, told).expect("it names a host");
+            let asked = request.uri().path_and_query().map(PathAndQuery::as_str);
+            assert_eq!((get(&request, "host"), asked), (Some(host), Some(path)), "{uri}");
+            assert_eq!(request.version(), Version::HTTP_11);
+        }
+        assert_eq!(prepared(Version::HTTP_11, "/", &[]).err(), Some(NO_HOST));
+    }
+
+    #[test]
+    fn what_cannot_be_passed_on_is_told_why() {
+        let mut tunnel = request(Version::HTTP_2, "shop:443", &[]);
+        *tunnel.method_mut() = Method::CONNECT;
+        assert_eq!(prepare_request(&mut tunnel, &peer(), false), Err(NO_TUNNELS));
+        for (lengths, result) in [
+            (&["5", "5", "5"][..], Ok(1)),
+            (&["5"], Ok(1)),
+            (&[], Ok(0)),
+            (&["5", "6"], Err(TWO_LENGTHS)),
+            (&["5", "5", "05"], Err(TWO_LENGTHS)),
+        ] {
+            let told: Vec<_> = lengths.iter().map(|length| ("content-length", *length)).collect();
+            let mut request = request(Version::HTTP_2, "http://shop/", &told);
+            let prepared = prepare_request(&mut request, &peer(), false);
+            let left = request.headers().get_all(CONTENT_LENGTH).iter().count();
+            assert_eq!(prepared.map(|()| left), result, "{lengths:?}");
+        }
+    }
+
+    #[test]
+    fn trailers_keep_what_may_come_behind_a_body() {
+        let names = ["x-sum", "te", "connection", "x-hop", "transfer-encoding", "content-length"];
+        let value =
+            |name: &str| HeaderValue::from_static(if name == "connection" { "x-hop" } else { "1" });
+        let trailers = names.map(|name| (HeaderName::from_static(name), value(name)));
+        let mut frame = Frame::trailers(trailers.into_iter().collect());
+        clean_trailers(&mut frame);
+        let left = frame.into_trailers().expect("trailers");
+        assert_eq!(left.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["x-sum"]);
     }
 
     #[test]
     fn a_request_of_one_version_becomes_one_of_the_other() {
         let headers = [("host", "shop:81"), ("transfer-encoding", "chunked"), ("a", "b")];
         let mut moved = request(Version::HTTP_11, "/x?y", &headers);
-        assert!(move_to_http2(&mut moved, false));
+        assert_eq!(move_to_http2(&mut moved, false), Ok(()));
         assert_eq!((moved.version(), moved.headers().len()), (Version::HTTP_2, 1));
         assert_eq!(moved.uri().to_string(), "http://shop:81/x?y");
-        assert!(!move_to_http2(&mut request(Version::HTTP_11, "/", &[("host", "")]), false));
+        let mut nowhere = request(Version::HTTP_11, "/", &[("host", "")]);
+        assert_eq!(move_to_http2(&mut nowhere, false), Err(NO_HOST));
     }
 }

@@ -11,6 +11,8 @@ use http::{HeaderMap, Method, Request};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
+use crate::headers;
+
 /// What a client sends behind the head of its request.
 #[derive(Debug)]
 pub(crate) enum Inbound {
@@ -30,7 +32,7 @@ impl Inbound {
     pub(crate) fn of_stream(request: Request<RecvStream>) -> Request<Self> {
         let (head, stream) = request.into_parts();
         // What follows CONNECT is a tunnel's, and there are none here.
-        let body = match stream.is_end_stream() || head.method == Method::CONNECT {
+        let body = match head.method == Method::CONNECT || stream.is_end_stream() {
             true => Self::Nothing,
             false => Self::Two { stream, left: length(&head.headers) },
         };
@@ -46,11 +48,15 @@ impl Body for Inbound {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        match self.get_mut() {
-            Self::Nothing => Poll::Ready(None),
+        let mut frame = match self.get_mut() {
+            Self::Nothing => return Poll::Ready(None),
             Self::One(body) => Pin::new(body).poll_frame(cx).map_err(io::Error::other),
             Self::Two { stream, left } => poll_stream(stream, left, cx).map_err(io::Error::other),
+        };
+        if let Poll::Ready(Some(Ok(frame))) = &mut frame {
+            headers::clean_trailers(frame);
         }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {

@@ -341,8 +341,8 @@ pub(crate) async fn probe(
         request = request.header(USER_AGENT, "tidegate-health");
         let mut request = request.body(Upload::empty()).ok()?;
         let two = address.scheme.version() == Version::Two;
-        if two && !headers::move_to_http2(&mut request, address.scheme.is_secure()) {
-            return None;
+        if two {
+            headers::move_to_http2(&mut request, address.scheme.is_secure()).ok()?;
         }
         let answer = sender.send(&mut request).await.ok()?;
         Some((200..400).contains(&answer.status().as_u16()))

@@ -164,3 +164,27 @@ fn floods_of_headers_are_turned_away() {
     assert_eq!(sidecar.client().get("/", "").text(), "served");
     sidecar.wait_for("all gone", |state| state["connections"] == 0);
 }
+
+/// A client that is far away waits for longer than its service takes, and what the service is held to includes
+/// that: from the kernel, by whoever accepts, to the gate.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_learned_objective_includes_the_way_to_the_client() {
+    let far = Duration::from_millis(400);
+    let upstream = Upstream::start(|_| ok("served"));
+    let sidecar = Sidecar::start("[proxy]\nthreads = 1\n", &[upstream.address]);
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+    let socket = socket.expect("a socket");
+    // The last word of the handshake is kept until there is something to send: for the server, the client
+    // is as far away as that.
+    socket.set_tcp_quickack(false).expect("Linux has it");
+    socket.connect(&sidecar.handle.listen().into()).expect("somebody listens");
+    thread::sleep(far);
+    let mut client = Client::of(socket.into());
+    // As many as a learned objective rests on.
+    for _ in 0..64 {
+        assert_eq!(client.get("/", "").text(), "served");
+    }
+    let objective = sidecar.state()["objective_seconds"].as_f64();
+    assert!(objective >= Some(far.as_secs_f64() / 2.0), "{objective:?}");
+}

@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::time::Duration;
 
 use support::leaks::{conserved, files_at_rest, memory, wait_for_files};
@@ -94,13 +94,64 @@ fn whoever_opens_no_window_is_given_up() {
             stream.write_all(&hello(window)).expect("it is read");
             (0..4).for_each(|n| stream.write_all(&get_frame(2 * n + 1)).expect("it is read"));
         }
-        sidecar.wait_for("all are given up", |state| state["slow_clients"] == so_far + 5);
+        // Stream by stream, or a connection at once if nothing moves on it.
+        sidecar.wait_for("all are given up", |state| {
+            state["slow_clients"].as_u64() >= Some(so_far + 5) && state["running"] == 0
+        });
         let kept = memory().saturating_sub(memory_before);
         assert!(kept < 20 * KEPT_PER_CLIENT, "{kept} kB were kept for 20 streams");
         conserved(&sidecar);
         drop(clients);
         wait_for_files(before);
     }
+}
+
+/// Who pings all the time keeps the connection, but not what it does not take; what it takes comes.
+#[test]
+fn pings_do_not_keep_a_stream_that_is_left_lying() {
+    const PING: [u8; 17] = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+    let (_upstream, sidecar, _) = endless();
+    let mut client = sidecar.client();
+    // 100 bytes for each stream: what is short comes whole.
+    client.stream.get_mut().write_all(&[hello(100), get_frame(1)].concat()).expect("it is read");
+    let (mut pongs, mut reset) = (0, None);
+    while reset.is_none() {
+        assert!(pongs < 1_000, "for ten seconds and more, it was not given up");
+        client.stream.get_mut().write_all(&PING).expect("it is read");
+        std::thread::sleep(Duration::from_millis(10));
+        let (kind, stream, payload) = frame(&mut client);
+        match kind {
+            3 => reset = Some((stream, payload)),
+            6 => pongs += 1,
+            kind => assert_ne!(kind, 7, "the connection goes on"),
+        }
+    }
+    assert_eq!(reset, Some((1, 8u32.to_be_bytes().to_vec())), "CANCEL, for this stream alone");
+    assert!(pongs > 0);
+    conserved(&sidecar);
+    assert_eq!(sidecar.state()["slow_clients"], 1);
+    // Whatever comes then, until the last that was asked is answered.
+    let mut short = vec![0x82, 0x86, 0x41, 1, b'a', 0x04, 6];
+    short.extend(b"/short");
+    let mut asked = vec![0, 0, short.len() as u8, 1, 5, 0, 0, 0, 3];
+    asked.extend(short);
+    client.stream.get_mut().write_all(&asked).expect("it is read");
+    let body = loop {
+        if let (0, 3, body) = frame(&mut client) {
+            break body;
+        }
+    };
+    assert_eq!(body, b"served");
+}
+
+/// The next frame: its type, its stream, what it carries.
+fn frame(client: &mut Client) -> (u8, u32, Vec<u8>) {
+    let mut head = [0; 9];
+    client.stream.read_exact(&mut head).expect("a frame");
+    let [a, b, c, kind, _, stream @ ..] = head;
+    let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+    client.stream.read_exact(&mut payload).expect("all of it");
+    (kind, u32::from_be_bytes(stream), payload)
 }
 
 /// A stream whose upstream has nothing to say is no slow client.

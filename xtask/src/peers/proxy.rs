@@ -65,10 +65,14 @@ pub(crate) fn compare() -> Result<Vec<Value>> {
                 eprintln!("{} of {ROUNDS}: {}, {connections} connections", round + 1, peer.name());
                 let Some((process, proxy)) = peer.start(&lab, at, h2)? else { continue };
                 let url = format!("http://{proxy}/");
-                load(&lab, &url, h2, connections, 1)?;
+                load(&url, h2, connections, 1)?;
                 let before = process.cpu_us();
-                let (rate, p50_us, p99_us) = load(&lab, &url, h2, connections, SECONDS)?;
+                let (rate, times) = load(&url, h2, connections, SECONDS)?;
                 let cpu_us = (process.cpu_us() - before) / (rate * f64::from(SECONDS)).max(1.0);
+                let [p50_us, p99_us] = match times {
+                    Some(times) => times,
+                    None => h2_times(&lab, &url, connections)?,
+                };
                 measured.push(Round { rate, p50_us, p99_us, cpu_us });
             }
         }
@@ -97,11 +101,16 @@ fn median(mut rounds: Vec<Round>) -> Option<Round> {
     rounds.get(rounds.len() / 2).copied()
 }
 
-type Load = (f64, Option<f64>, Option<f64>);
+/// Median and p99 of what answers take, in microseconds.
+type Times = [Option<f64>; 2];
 
-fn load(lab: &Lab, url: &str, h2: bool, connections: u32, seconds: u32) -> Result<Load> {
+/// Answers per second, and their times where the load tells them by itself.
+fn load(url: &str, h2: bool, connections: u32, seconds: u32) -> Result<(f64, Option<Times>)> {
     if h2 {
-        return h2load(lab, url, connections, seconds);
+        let (text, _) = output(h2load(connections, seconds).arg(url))?;
+        let served = after(&text, "status codes:").and_then(|word| word.parse::<f64>().ok());
+        let served = served.ok_or_else(|| format!("h2load said: {text}"))?;
+        return Ok((served / f64::from(seconds), None));
     }
     let mut command = on_core("wrk".as_ref(), AROUND);
     command.args(["-t1", &format!("-c{connections}"), &format!("-d{seconds}s"), "--latency", url]);
@@ -111,25 +120,27 @@ fn load(lab: &Lab, url: &str, h2: bool, connections: u32, seconds: u32) -> Resul
     // Absent where all is well.
     let refused = after(&text, "Non-2xx or 3xx responses:").and_then(|word| word.parse().ok());
     let rate = (rate - refused.unwrap_or(0.0) / f64::from(seconds)).max(0.0);
-    Ok((rate, after(&text, "50%").and_then(micros), after(&text, "99%").and_then(micros)))
+    Ok((rate, Some(["50%", "99%"].map(|part| after(&text, part).and_then(micros)))))
 }
 
-fn h2load(lab: &Lab, url: &str, connections: u32, seconds: u32) -> Result<Load> {
-    let log = lab.scratch.join("h2load.log");
-    let _ = std::fs::remove_file(&log);
+fn h2load(connections: u32, seconds: u32) -> Command {
     let mut command: Command = on_core("h2load".as_ref(), AROUND);
     command.args(["-t1", &format!("-c{connections}"), "-m1", &format!("-D{seconds}")]);
-    command.arg(format!("--log-file={}", log.display())).arg(url);
-    let (text, _) = output(&mut command)?;
-    let served = after(&text, "status codes:").and_then(|word| word.parse::<f64>().ok());
-    let rate = served.ok_or_else(|| format!("h2load said: {text}"))? / f64::from(seconds);
+    command
+}
+
+/// Times over HTTP/2, in a second of their own: h2load writes a line for each request, with which it, and
+/// no longer the proxy, has the most to do.
+fn h2_times(lab: &Lab, url: &str, connections: u32) -> Result<Times> {
+    let log = lab.scratch.join("h2load.log");
+    let _ = std::fs::remove_file(&log);
+    output(h2load(connections, 1).arg(format!("--log-file={}", log.display())).arg(url))?;
     // Start, status and duration in microseconds.
     let lines = std::fs::read_to_string(&log).unwrap_or_default();
     let times = lines.lines().filter_map(|line| line.split('\t').nth(2)?.parse::<f64>().ok());
     let mut times: Vec<f64> = times.collect();
     times.sort_by(f64::total_cmp);
-    let percentile = |part: f64| times.get((times.len() as f64 * part) as usize).copied();
-    Ok((rate, percentile(0.5), percentile(0.99)))
+    Ok([0.5, 0.99].map(|part| times.get((times.len() as f64 * part) as usize).copied()))
 }
 
 /// The word after `label`.

@@ -21,6 +21,19 @@ pub(crate) const UNAVAILABLE: u8 = 14;
 pub(crate) const RESOURCE_EXHAUSTED: u8 = 8;
 pub(crate) const DEADLINE_EXCEEDED: u8 = 4;
 
+/// How the names begin of all fields that say something of load, deadlines or attempts, but for standard
+/// ones: ours, gRPC's, Envoy's and ORCA's.
+const PREFIXES: [&str; 4] = ["overload-", "grpc-", "x-envoy-", "endpoint-load-"];
+
+/// Whether a message may say something of load, deadlines or attempts in other than standard fields: if
+/// not, there is no [`CONTEXT`](super::CONTEXT), no [`FEEDBACK`](super::FEEDBACK), no [`timeout_of`], no
+/// [`attempt_of`], no [`load_of`](super::load_of), and 200 is no [`refusal_of`]. To read all names once is quicker
+/// than to look up each of these.
+pub fn mentions_load(headers: &HeaderMap) -> bool {
+    let known = |name: &str| PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    headers.keys().any(|name| known(name.as_str()))
+}
+
 /// How long the client will wait, by `grpc-timeout` or `x-envoy-expected-rq-timeout-ms`: the
 /// shorter of the two. What cannot be read says nothing.
 pub fn timeout_of(headers: &HeaderMap) -> Option<Span> {
@@ -136,6 +149,19 @@ mod tests {
             (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
         };
         pairs.iter().map(pair).collect()
+    }
+
+    #[test]
+    fn every_field_that_is_looked_up_is_mentioned() {
+        let own = [super::super::CONTEXT, super::super::FEEDBACK, retry_info::DETAILS];
+        let load = [super::super::LOAD, super::super::LOAD_BIN];
+        let grpc = [GRPC_TIMEOUT, GRPC_STATUS, GRPC_MESSAGE, GRPC_PUSHBACK, GRPC_ATTEMPTS];
+        let envoy = [ENVOY_OVERLOADED, ENVOY_RATELIMITED, ENVOY_TIMEOUT, ENVOY_ATTEMPT];
+        for name in own.into_iter().chain(load).chain(grpc).chain(envoy) {
+            let headers = HeaderMap::from_iter([(name, HeaderValue::from_static("1"))]);
+            assert!(mentions_load(&headers), "{headers:?}");
+        }
+        assert!(!mentions_load(&headers(&[("x-forwarded-for", "a"), ("content-type", "b")])));
     }
 
     #[test]

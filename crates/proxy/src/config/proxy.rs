@@ -84,7 +84,8 @@ pub struct ProxyConfig {
     pub header_timeout: Span,
     /// Longest time a request's body may take, beyond a second for every thousand bytes; then the
     /// client gets 408. Also the longest time in which a client takes nothing of an answer; then its
-    /// connection is closed. Default 30 s, by judgement: as long as its head.
+    /// connection is closed, or over HTTP/2 that request reset. Default 30 s, by judgement: as long as
+    /// its head.
     pub body_timeout: Span,
     /// Longest time for what is inside to finish when the process is asked to end. Default 25 s:
     /// Kubernetes kills after 30.

@@ -21,14 +21,15 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use h2::server::{Builder, Connection as Link};
+use h2::server::{Builder, Connection as Link, SendResponse};
 use http::{Method, Request, Response};
 use http_body::Body;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::config::ConnectionsConfig;
 use crate::inbound::Inbound;
-use stream::Stream;
+pub(crate) use stream::Patience;
+use stream::{Answer, Stream};
 use wakes::{Turn, Wakes};
 
 /// Bytes of a request's body that a client may send before they are passed on. Default of hyper's
@@ -38,8 +39,8 @@ const WINDOW: u32 = 1024 * 1024;
 const ALL_WINDOWS: u32 = 8 * WINDOW;
 /// Bytes of an answer that are held for a client that takes them slowly.
 const SEND_BUFFER: usize = 64 * 1024;
-/// Requests that are polled before others on the thread have their turn. Of a connection with few of
-/// them one or two are woken at a time.
+/// Requests that are polled before others on the thread have their turn, and as many may begin. Of a
+/// connection with few of them one or two are woken at a time.
 const POLLS: usize = 16;
 
 /// Waits for the client's first words.
@@ -61,30 +62,33 @@ where
 }
 
 /// A connection, which is served to its end by whoever polls it.
-pub(crate) struct Connection<S, A, F, B> {
+pub(crate) struct Connection<'a, S, A, F, B> {
     link: Link<S, Bytes>,
     /// What answers a request.
     answer: A,
-    streams: Streams<F, B>,
+    patience: Patience<'a>,
+    streams: Streams<'a, F, B>,
     wakes: Wakes,
 }
 
 /// The requests that are on their way, each in its place.
-struct Streams<F, B> {
-    places: Vec<Option<Stream<F, B>>>,
+struct Streams<'a, F, B> {
+    places: Vec<Option<Stream<'a, F, B>>>,
     free: Vec<usize>,
+    /// Room for the next, left by the last that ended: it is large.
+    room: Option<Answer<F>>,
 }
 
-impl<S, A, F, B> Connection<S, A, F, B>
+impl<'a, S, A, F, B> Connection<'a, S, A, F, B>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     A: Fn(Request<Inbound>) -> F,
     F: Future<Output = Result<Response<B>, Infallible>>,
     B: Body<Data = Bytes> + Unpin,
 {
-    pub(crate) fn new(link: Link<S, Bytes>, answer: A) -> Self {
-        let streams = Streams { places: Vec::new(), free: Vec::new() };
-        Self { link, answer, streams, wakes: Wakes::new() }
+    pub(crate) fn new(link: Link<S, Bytes>, answer: A, patience: Patience<'a>) -> Self {
+        let streams = Streams { places: Vec::new(), free: Vec::new(), room: None };
+        Self { link, answer, patience, streams, wakes: Wakes::new() }
     }
 
     /// Tells the client to begin nothing more, and ends once everything is answered.
@@ -97,34 +101,28 @@ where
         me.wakes.wake_link();
     }
 
-    /// Reads and writes frames, and begins what is asked for, while there are `polls` left. Ready at the
-    /// end of the connection.
-    fn poll_link(&mut self, polls: &mut usize) -> Poll<()> {
-        let Self { link, answer, streams, wakes } = self;
-        loop {
-            // Whatever streams have done until here is seen below.
-            wakes.take_link();
+    /// Reads and writes frames, and begins what is asked for: it is polled once all that came together
+    /// has begun, and what they answer at once is written together. Ready at the end of the connection.
+    fn poll_link(&mut self) -> Poll<()> {
+        let Self { link, answer, patience, streams, wakes } = self;
+        for _ in 0..POLLS {
             match link.poll_accept(&mut wakes.of_link()) {
                 Poll::Ready(Some(Ok((request, respond)))) => {
                     let head = *request.method() == Method::HEAD;
-                    let answer = Box::pin(answer(Inbound::of_stream(request)));
-                    let place = streams.begin(Stream::new(answer, respond, head));
-                    streams.poll(place, wakes);
-                    *polls = polls.saturating_sub(1);
-                    if *polls == 0 {
-                        wakes.wake_link();
-                        return Poll::Pending;
-                    }
+                    let answer = answer(Inbound::of_stream(request));
+                    wakes.start(streams.begin(answer, respond, head, *patience));
                 }
                 // How a connection ends is the client's business.
                 Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
                 Poll::Pending => return Poll::Pending,
             }
         }
+        wakes.wake_link();
+        Poll::Pending
     }
 }
 
-impl<S, A, F, B> Future for Connection<S, A, F, B>
+impl<S, A, F, B> Future for Connection<'_, S, A, F, B>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     A: Fn(Request<Inbound>) -> F + Unpin,
@@ -142,12 +140,12 @@ where
             while polls > 0
                 && let Some(place) = me.wakes.next()
             {
-                me.streams.poll(place, &mut me.wakes);
+                me.streams.poll(place, &me.wakes);
                 polls -= 1;
             }
             if me.wakes.take_link() {
                 polls = polls.saturating_sub(1);
-                if me.poll_link(&mut polls).is_ready() {
+                if me.poll_link().is_ready() {
                     return Poll::Ready(());
                 }
             }
@@ -160,23 +158,36 @@ where
     }
 }
 
-impl<F, B> Streams<F, B>
+impl<'a, F, B> Streams<'a, F, B>
 where
     F: Future<Output = Result<Response<B>, Infallible>>,
     B: Body<Data = Bytes> + Unpin,
 {
     /// The place of a new stream.
-    fn begin(&mut self, stream: Stream<F, B>) -> usize {
+    fn begin(
+        &mut self,
+        answer: F,
+        respond: SendResponse<Bytes>,
+        head: bool,
+        patience: Patience<'a>,
+    ) -> usize {
+        let answer = match self.room.take() {
+            Some(mut room) => {
+                room.set(Some(answer));
+                room
+            }
+            None => Box::pin(Some(answer)),
+        };
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push(None);
             self.places.len() - 1
         });
-        self.places[place] = Some(stream);
+        self.places[place] = Some(Stream::new(answer, respond, head, patience));
         place
     }
 
     /// Lets a stream go on; its place is free once it is done.
-    fn poll(&mut self, place: usize, wakes: &mut Wakes) {
+    fn poll(&mut self, place: usize, wakes: &Wakes) {
         // Woken once more after its end, perhaps.
         let Some(stream) = self.places.get_mut(place).and_then(Option::as_mut) else { return };
         // What panics in one request must not end the others.
@@ -186,7 +197,7 @@ where
             stream.break_off();
         }
         if !matches!(polled, Ok(Poll::Pending)) {
-            self.places[place] = None;
+            self.room = self.places[place].take().map(Stream::into_room);
             self.free.push(place);
         }
     }
@@ -195,7 +206,9 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::Counter;
     use http_body_util::Full;
+    use std::time::Duration;
     use tokio::io::duplex;
 
     /// The one that panics is told so; those beside it and after it are answered.
@@ -209,7 +222,9 @@ mod tests {
         };
         let serve = async {
             let link = accept(ours, &ConnectionsConfig::default()).await.expect("HTTP/2");
-            Connection::new(link, answer).await;
+            let given_up = Counter::default();
+            let patience = Patience { limit: Duration::MAX, given_up: &given_up };
+            Connection::new(link, answer, patience).await;
         };
         let ask = async {
             let (client, connection) = h2::client::handshake(theirs).await.expect("HTTP/2");

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::server::SendResponse;
@@ -11,25 +12,40 @@ use h2::{Reason, SendStream};
 use http::header::{CONTENT_LENGTH, DATE};
 use http::{HeaderValue, Response};
 use http_body::Body;
+use tokio::time::{Sleep, sleep};
 
 use crate::headers;
+use crate::metrics::Counter;
+
+/// How long a client may leave a piece of an answer, and who counts those that leave it longer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience<'a> {
+    pub(crate) limit: Duration,
+    pub(crate) given_up: &'a Counter,
+}
+
+/// What resolves to an answer; empty once it has.
+pub(super) type Answer<F> = Pin<Box<Option<F>>>;
 
 /// A request on its way.
-pub(super) struct Stream<F, B> {
-    /// Resolves to the answer; none once it has.
-    answer: Option<Pin<Box<F>>>,
+pub(super) struct Stream<'a, F, B> {
+    answer: Answer<F>,
     respond: SendResponse<Bytes>,
     /// Whether the request was HEAD, whose answer has no body.
     head: bool,
-    sending: Option<Sending<B>>,
+    patience: Patience<'a>,
+    sending: Option<Sending<'a, B>>,
 }
 
 /// An answer whose head is sent.
-struct Sending<B> {
+struct Sending<'a, B> {
     body: B,
     stream: SendStream<Bytes>,
     /// A piece that waits for the client to take more, and whether it is the last.
     held: Option<(Bytes, bool)>,
+    patience: Patience<'a>,
+    /// Set while the client takes nothing: pings keep a connection, and not what it leaves lying.
+    limit: Option<Pin<Box<Sleep>>>,
 }
 
 /// Steps that a stream may take at once, reading a piece of its upstream being one and handing it over
@@ -47,26 +63,40 @@ impl From<h2::Error> for Done {
     }
 }
 
-impl<F, B> Stream<F, B>
+impl<'a, F, B> Stream<'a, F, B>
 where
     F: Future<Output = Result<Response<B>, Infallible>>,
     B: Body<Data = Bytes> + Unpin,
 {
     /// A request that `answer` answers.
-    pub(super) fn new(answer: Pin<Box<F>>, respond: SendResponse<Bytes>, head: bool) -> Self {
-        Self { answer: Some(answer), respond, head, sending: None }
+    pub(super) fn new(
+        answer: Answer<F>,
+        respond: SendResponse<Bytes>,
+        head: bool,
+        patience: Patience<'a>,
+    ) -> Self {
+        Self { answer, respond, head, patience, sending: None }
+    }
+
+    /// Ends; room for another answer is left.
+    pub(super) fn into_room(mut self) -> Answer<F> {
+        self.answer.set(None);
+        self.answer
     }
 
     /// Goes on; ready at the end.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if let Some(answer) = &mut self.answer {
-            match answer.as_mut().poll(cx) {
+        if let Some(answer) = self.answer.as_mut().as_pin_mut() {
+            match answer.poll(cx) {
                 Poll::Ready(Ok(answer)) => {
-                    self.answer = None;
-                    match self.send_head(answer) {
-                        Ok(sending) => self.sending = Some(sending),
-                        Err(Done) => return Poll::Ready(()),
+                    self.answer.set(None);
+                    let Ok(mut sending) = self.send_head(answer) else { return Poll::Ready(()) };
+                    // Kept only if it does not end at once, as most do: it is large.
+                    let polled = sending.poll(cx);
+                    if polled.is_pending() {
+                        self.sending = Some(sending);
                     }
+                    return polled.map(|Done| ());
                 }
                 // A client that has given up waits no more: everything the request holds is dropped.
                 Poll::Pending => return self.respond.poll_reset(cx).map(|_| ()),
@@ -80,24 +110,33 @@ where
         self.respond.send_reset(Reason::INTERNAL_ERROR);
     }
 
-    fn send_head(&mut self, answer: Response<B>) -> Result<Sending<B>, Done> {
+    fn send_head(&mut self, answer: Response<B>) -> Result<Sending<'a, B>, Done> {
         let (mut head, body) = answer.into_parts();
-        head.headers.entry(DATE).or_insert_with(headers::date);
+        if !head.headers.contains_key(DATE) {
+            head.headers.insert(DATE, headers::date());
+        }
         let length = body.size_hint().exact();
         let end = self.head || body.is_end_stream();
-        if let Some(length) = length.filter(|length| *length > 0) {
-            head.headers.entry(CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(length));
+        if let Some(length) = length.filter(|length| *length > 0)
+            && !head.headers.contains_key(CONTENT_LENGTH)
+        {
+            head.headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
         }
         let head = Response::from_parts(head, ());
         let stream = self.respond.send_response(head, end).inspect_err(|_| {
             // Of an upstream whose answer HTTP/2 cannot carry; nothing if the client has gone.
             self.break_off();
         })?;
-        if end { Err(Done) } else { Ok(Sending { body, stream, held: None }) }
+        let patience = self.patience;
+        if end {
+            Err(Done)
+        } else {
+            Ok(Sending { body, stream, held: None, patience, limit: None })
+        }
     }
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
+impl<B: Body<Data = Bytes> + Unpin> Sending<'_, B> {
     /// Goes on for a few pieces: they are written, and others have their turn, before there are more.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Done> {
         for _ in 0..STEPS {
@@ -112,17 +151,8 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
     /// Hands over one piece. There is never more than one that the client cannot take yet, and then no
     /// more is read of the upstream.
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Done>> {
-        if let Some((piece, last)) = &mut self.held {
-            while self.stream.capacity() == 0 {
-                match ready!(self.stream.poll_capacity(cx)) {
-                    Some(capacity) => drop(capacity.map_err(Done::from)?),
-                    None => return Poll::Ready(Err(Done)),
-                }
-            }
-            let (piece, last) = (std::mem::take(piece), *last);
-            self.held = None;
-            self.stream.send_data(piece, last)?;
-            return Poll::Ready(if last { Err(Done) } else { Ok(()) });
+        if self.held.is_some() {
+            return self.poll_held(cx);
         }
         let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
             return self.stream.poll_reset(cx).map(|_| Err(Done));
@@ -145,8 +175,7 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
                 return Poll::Ready(Err(Done));
             }
             Ok(piece) => {
-                // As little as can be: what is asked for and not used, others on the connection lack.
-                self.stream.reserve_capacity(1);
+                self.stream.reserve_capacity(piece.len());
                 self.held = Some((piece, self.body.is_end_stream()));
             }
             Err(frame) => {
@@ -157,5 +186,34 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
             }
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Hands over as much of what is held as the client takes now. What it leaves for too long is given
+    /// up, with the request's place and all it holds; a few bytes now and then do not prolong that.
+    fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Done>> {
+        let Some((piece, last)) = &mut self.held else { return Poll::Ready(Ok(())) };
+        while self.stream.capacity() == 0 {
+            match self.stream.poll_capacity(cx) {
+                Poll::Ready(Some(capacity)) => drop(capacity?),
+                Poll::Ready(None) => return Poll::Ready(Err(Done)),
+                Poll::Pending => {
+                    let Patience { limit, given_up } = self.patience;
+                    let limit = self.limit.get_or_insert_with(|| Box::pin(sleep(limit)));
+                    ready!(limit.as_mut().poll(cx));
+                    given_up.add(1);
+                    self.stream.send_reset(Reason::CANCEL);
+                    return Poll::Ready(Err(Done));
+                }
+            }
+        }
+        let part = piece.split_to(self.stream.capacity().min(piece.len()));
+        let (whole, last) = (piece.is_empty(), *last);
+        self.stream.send_data(part, whole && last)?;
+        if whole {
+            (self.held, self.limit) = (None, None);
+        } else {
+            self.stream.reserve_capacity(piece.len());
+        }
+        Poll::Ready(if whole && last { Err(Done) } else { Ok(()) })
     }
 }

@@ -10,22 +10,31 @@ use std::task::{Context, Wake, Waker};
 
 /// What is woken of a connection.
 pub(super) struct Wakes {
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Shared>,
+    /// Places of streams that are to be polled in this turn, in the order in which they were woken.
+    due: VecDeque<usize>,
     link: (Arc<Note>, Waker),
     /// One for each place, made when it is first used.
     streams: Vec<(Arc<Note>, Waker)>,
 }
 
 struct Shared {
+    state: Mutex<State>,
+    /// Whether a place is in the state, so that it need not be locked to find none.
+    some: AtomicBool,
+}
+
+struct State {
     /// Places of streams, in the order in which they were woken.
     woken: VecDeque<usize>,
-    /// The task to wake; none while it is polled, or was woken.
-    task: Option<Waker>,
+    /// The task to wake, and whether it waits for that: not while it is polled, or was woken.
+    task: Waker,
+    waits: bool,
 }
 
 /// What one waker stands for.
 struct Note {
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Shared>,
     /// The place of a stream; none for the link.
     place: Option<usize>,
     woken: AtomicBool,
@@ -41,29 +50,47 @@ pub(super) enum Turn {
 impl Wakes {
     /// Nothing but the link is there, and woken.
     pub(super) fn new() -> Self {
-        let shared = Arc::new(Mutex::new(Shared { woken: VecDeque::new(), task: None }));
+        let state = State { woken: VecDeque::new(), task: Waker::noop().clone(), waits: false };
+        let shared = Arc::new(Shared { state: Mutex::new(state), some: AtomicBool::new(false) });
         let link = Note::new(&shared, None);
         link.0.woken.store(true, Ordering::Release);
-        Self { shared, link, streams: Vec::new() }
+        Self { shared, due: VecDeque::new(), link, streams: Vec::new() }
     }
 
     /// The task is polled: nobody needs to wake it.
     pub(super) fn begin(&mut self) {
-        lock(&self.shared).task = None;
+        let mut state = self.shared.lock();
+        state.waits = false;
+        self.shared.hand_over(&mut state, &mut self.due);
     }
 
     /// The stream that was woken first.
     pub(super) fn next(&mut self) -> Option<usize> {
-        let place = lock(&self.shared).woken.pop_front()?;
+        if self.due.is_empty() && self.shared.some.load(Ordering::Acquire) {
+            self.shared.hand_over(&mut self.shared.lock(), &mut self.due);
+        }
+        let place = self.due.pop_front()?;
         // From here on it can be woken again. Whoever finds that it was woken already has told what for
         // before, and this sees it: a store alone would not.
         self.streams[place].0.woken.swap(false, Ordering::AcqRel);
         Some(place)
     }
 
+    /// A stream begins: it is polled as if it were woken.
+    pub(super) fn start(&mut self, place: usize) {
+        while self.streams.len() <= place {
+            self.streams.push(Note::new(&self.shared, Some(self.streams.len())));
+        }
+        // One that is woken already, as the stream before it at this place was, has its turn anyway.
+        if !self.streams[place].0.woken.swap(true, Ordering::AcqRel) {
+            self.due.push_back(place);
+        }
+    }
+
     /// Whether the link was woken since this was last asked.
     pub(super) fn take_link(&mut self) -> bool {
-        self.link.0.woken.swap(false, Ordering::AcqRel)
+        let woken = &self.link.0.woken;
+        woken.load(Ordering::Acquire) && woken.swap(false, Ordering::AcqRel)
     }
 
     pub(super) fn wake_link(&self) {
@@ -75,21 +102,23 @@ impl Wakes {
         Context::from_waker(&self.link.1)
     }
 
-    /// What the stream at `place` is polled with.
-    pub(super) fn of_stream(&mut self, place: usize) -> Context<'_> {
-        while self.streams.len() <= place {
-            self.streams.push(Note::new(&self.shared, Some(self.streams.len())));
-        }
+    /// What the stream at `place`, which has begun, is polled with.
+    pub(super) fn of_stream(&self, place: usize) -> Context<'_> {
         Context::from_waker(&self.streams[place].1)
     }
 
     /// The task has looked at everything. If that is still so, it is woken with the next of them.
     pub(super) fn end(&mut self, cx: &Context<'_>) -> Turn {
-        let mut shared = lock(&self.shared);
-        if !shared.woken.is_empty() || self.link.0.woken.load(Ordering::Acquire) {
+        if !self.due.is_empty() {
             return Turn::GoesOn;
         }
-        shared.task = Some(cx.waker().clone());
+        let mut state = self.shared.lock();
+        self.shared.hand_over(&mut state, &mut self.due);
+        if !self.due.is_empty() || self.link.0.woken.load(Ordering::Acquire) {
+            return Turn::GoesOn;
+        }
+        state.task.clone_from(cx.waker());
+        state.waits = true;
         Turn::Over
     }
 
@@ -99,8 +128,28 @@ impl Wakes {
     }
 }
 
+impl Shared {
+    /// A panic elsewhere leaves the list as it was.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Moves what was woken to what is due.
+    fn hand_over(&self, state: &mut State, due: &mut VecDeque<usize>) {
+        if state.woken.is_empty() {
+            return;
+        }
+        self.some.store(false, Ordering::Relaxed);
+        if due.is_empty() {
+            std::mem::swap(due, &mut state.woken);
+        } else {
+            due.append(&mut state.woken);
+        }
+    }
+}
+
 impl Note {
-    fn new(shared: &Arc<Mutex<Shared>>, place: Option<usize>) -> (Arc<Self>, Waker) {
+    fn new(shared: &Arc<Shared>, place: Option<usize>) -> (Arc<Self>, Waker) {
         let shared = Arc::clone(shared);
         let note = Arc::new(Self { shared, place, woken: AtomicBool::new(false) });
         let waker = Waker::from(Arc::clone(&note));
@@ -117,16 +166,17 @@ impl Wake for Note {
         if self.woken.swap(true, Ordering::AcqRel) {
             return;
         }
-        let mut shared = lock(&self.shared);
-        shared.woken.extend(self.place);
-        let task = shared.task.take();
-        drop(shared);
-        task.into_iter().for_each(Waker::wake);
+        let mut state = self.shared.lock();
+        if let Some(place) = self.place {
+            state.woken.push_back(place);
+            self.shared.some.store(true, Ordering::Release);
+        }
+        if std::mem::take(&mut state.waits) {
+            let task = state.task.clone();
+            drop(state);
+            task.wake();
+        }
     }
-}
-
-fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -148,6 +198,13 @@ mod tests {
     fn task() -> (Arc<Task>, Waker) {
         let task = Arc::<Task>::default();
         (Arc::clone(&task), Waker::from(task))
+    }
+
+    /// The waker of a stream at `place` that has begun and was polled.
+    fn begun(wakes: &mut Wakes, place: usize) -> Waker {
+        wakes.start(place);
+        assert_eq!(wakes.next(), Some(place), "it is polled once it has begun");
+        wakes.of_stream(place).waker().clone()
     }
 
     /// Polls as a connection does, and returns what was polled.
@@ -173,7 +230,7 @@ mod tests {
         let (task, waker) = task();
         let cx = Context::from_waker(&waker);
         assert_eq!(turn(&mut wakes, &cx), [None], "it begins with the link");
-        let [second, first] = [1, 0].map(|place| wakes.of_stream(place).waker().clone());
+        let [second, first] = [1, 0].map(|place| begun(&mut wakes, place));
         wakes.wake_link();
         second.wake_by_ref();
         first.wake_by_ref();
@@ -189,16 +246,28 @@ mod tests {
         let mut wakes = Wakes::new();
         let (task, waker) = task();
         let cx = Context::from_waker(&waker);
+        let waker_of_stream = begun(&mut wakes, 0);
         turn(&mut wakes, &cx);
         wakes.begin();
-        wakes.of_stream(0).waker().wake_by_ref();
+        waker_of_stream.wake_by_ref();
         assert_eq!(wakes.end(&cx), Turn::GoesOn);
         assert_eq!(wakes.next(), Some(0));
         // Again while it is polled.
-        wakes.of_stream(0).waker().wake_by_ref();
+        waker_of_stream.wake_by_ref();
         assert_eq!(wakes.next(), Some(0));
         assert_eq!(wakes.end(&cx), Turn::Over);
         assert_eq!(task.0.load(Ordering::SeqCst), 0);
+    }
+
+    /// A place whose last stream was woken too late is taken by another.
+    #[test]
+    fn a_stream_is_polled_once_though_the_one_before_it_was_woken() {
+        let mut wakes = Wakes::new();
+        let (_, waker) = task();
+        let cx = Context::from_waker(&waker);
+        begun(&mut wakes, 0).wake();
+        wakes.start(0);
+        assert_eq!(turn(&mut wakes, &cx), [Some(0), None]);
     }
 
     /// However the threads meet: what was woken is polled, at once or when the task is woken.
@@ -208,7 +277,7 @@ mod tests {
         let mut wakes = Wakes::new();
         let (task, waker) = task();
         let cx = Context::from_waker(&waker);
-        let (waker, polled) = (wakes.of_stream(0).waker().clone(), AtomicUsize::new(0));
+        let (waker, polled) = (begun(&mut wakes, 0), AtomicUsize::new(0));
         thread::scope(|scope| {
             scope.spawn(|| {
                 for n in 1..=WAKES {
