@@ -103,6 +103,11 @@ impl Gcra {
         to.clock(now).saturating_add(u64::try_from(missing).unwrap_or(u64::MAX))
     }
 
+    /// When a bucket owes nothing any more; long ago if it never did.
+    pub fn clear(&self, word: u64) -> Instant {
+        self.moment(word.saturating_sub(self.most))
+    }
+
     /// Tokens at `now`; below zero they are owed.
     pub fn tokens(&self, word: u64, now: Instant) -> f64 {
         let missing = word.saturating_sub(self.clock(now));

@@ -94,6 +94,37 @@ impl Keyed {
         self.terms = new;
     }
 
+    /// Room for another number of keys. Who is known keeps its bucket; strangers start from the
+    /// strictest cell there was.
+    pub fn resize(&mut self, now: Instant, keys: usize) {
+        let mut resized = Self::new(now, self.limit(), keys);
+        if resized.sets.len() == self.sets.len() {
+            return;
+        }
+        resized.terms = self.terms;
+        let cell = self.sets.iter().map(|set| set.cell).max().unwrap_or(Gcra::FULL);
+        resized.sets.iter_mut().for_each(|set| set.cell = cell);
+        for set in &self.sets {
+            let kept = set.keys.iter().zip(&set.words).filter(|(_, word)| **word != Gcra::FULL);
+            for (key, word) in kept {
+                let (at, place) = resized.find(*key);
+                resized.store(now, at, place, *key, *word);
+            }
+        }
+        *self = resized;
+    }
+
+    /// Other terms for other keys: nobody has tokens, and nobody earns any while somebody would still
+    /// have owed some.
+    pub fn restart(&mut self, now: Instant, limit: Limit, keys: usize) {
+        let words = self.sets.iter().flat_map(|set| set.words.iter().chain([&set.cell]));
+        let latest = words.copied().max().unwrap_or(Gcra::FULL);
+        let from = self.terms.clear(latest).max(now);
+        *self = Self::new(now, limit, keys);
+        let cell = self.terms.empty(from);
+        self.sets.iter_mut().for_each(|set| set.cell = cell);
+    }
+
     /// Panics if the state contradicts itself.
     pub fn invariants(&self) {
         for set in &self.sets {

@@ -11,7 +11,7 @@
 //!    and at most a fifth below it, or there is nothing left to halve. What it sheds is placed by the
 //!    next iteration; it is full.
 //! 4. A last remainder smaller than an even part is topped up from the others, to keep max-min (in
-//!    SRTM's code, not in the paper; papers.md 8.2).
+//!    SRTM's code, not in the paper).
 //!
 //! When brokers run out, what is left is dealt to those in use, in proportion to what they keep: the
 //! best there is, and [`Fitting::wanted`] says how many brokers would do.

@@ -8,7 +8,7 @@
 //!
 //! Ours is the same with these differences. There is no barrier: targets follow from what is known,
 //! and a silent node counts as it last said until its lease is over (SRTM's code waits for every
-//! broker, papers.md 8.2). Nobody is skipped for being idle: what is divided here comes on top of a
+//! broker). Nobody is skipped for being idle: what is divided here comes on top of a
 //! safe share that everyone has. And nothing moves for noise: targets stay until a load has left what
 //! they were made for by more than a tolerance, or is known from twice as long a past; and bursts go by
 //! rates as long as backlogs do not clearly say otherwise, for a largest value scatters widely.

@@ -4,7 +4,7 @@
 //!
 //! Nodes enforce their shares alone. To move some of node A's share to node B, A must have stopped
 //! using it before B starts: a plain push of new shares lets both use it for as long as the messages
-//! differ in delay, and for ever if A's is lost (papers.md, trap 45). And a node that cannot be
+//! differ in delay, and for ever if A's is lost. And a node that cannot be
 //! reached must not keep its share for ever.
 //!
 //! # The idea
@@ -29,7 +29,7 @@
 //! new holder, with an empty bucket); clocks may differ by any amount, but not in speed by more than
 //! [`LeaseConfig::drift`]. Whoever runs two granters for one agreement at once has two agreements.
 //!
-//! Doorman's leases (papers.md 8.3) grant at most what others do not *have*, which is step 3; steps
+//! Doorman's leases (`youtube/doorman`) grant at most what others do not *have*, which is step 3; steps
 //! 2, 4 and 5 are ours.
 
 use std::fmt;

@@ -3,7 +3,7 @@
 //! With time in units of 1/r, P(U ≤ x) = (1 − ρ) Σ [ρ(i − x)]ⁱ/i! · e^(−ρ(i − x)) over i = 0…⌊x⌋
 //! (Crommelin), and a message waits for U − (b − 1) if that is positive. So the mean delay is the
 //! integral of P(U > x) from b − 1, divided by r. The paper's Eq. (1) is that for b = 1 and an upper
-//! bound above (papers.md 11.6).
+//! bound above.
 //!
 //! The sum has terms of both signs, and cancels badly for large x: it is used up to x = 12, and beyond
 //! that the tail is exponential, as it is in truth but for less than one part in 10⁹.
@@ -60,7 +60,7 @@ pub fn mean_delay(arrivals: f64, rate: f64, burst: u64) -> f64 {
 mod tests {
     use super::*;
 
-    /// papers.md 11.6, the table.
+    /// Computed from Crommelin's distribution with 70 digits.
     #[test]
     fn the_table_of_the_notes() {
         for (rho, burst, waits, exact) in [
@@ -81,7 +81,7 @@ mod tests {
         }
     }
 
-    /// papers.md 11.6: splitting (1, 10) into k equal parts.
+    /// Likewise: splitting (1, 10) into k equal parts.
     #[test]
     fn a_split_costs_more_than_its_number() {
         for (rho, k, exact) in [(0.8, 2, 0.7178), (0.8, 5, 6.53), (0.9, 2, 3.93), (0.9, 5, 18.3)] {

@@ -17,7 +17,7 @@ use crate::random::stream_seed;
 
 /// The objective of all of SRTM's experiments: 99 % within a millisecond.
 pub const SLO: Span = Span::from_millis(1);
-/// What SRTM's code takes a broker's capacity to be, in messages per second (papers.md 8.2).
+/// What SRTM's code takes a broker's capacity to be, in messages per second (`nsqlookupd`).
 const BENCHMARK: f64 = 110_000.0;
 
 /// How many times as long as a measurement the recording is that plans are made from, and buckets of

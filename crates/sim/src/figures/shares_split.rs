@@ -16,7 +16,7 @@ use crate::broker::shares::Scenario;
 pub(super) const FIGURE: Figure = Figure {
     name: "shares-split",
     title: "A limit divided over nodes, its shares following their loads",
-    source: "SRTM §II-A and §V-D; papers.md 11.6",
+    source: "SRTM §II-A and §V-D; waits of M/D/1 (Crommelin 1932)",
     make,
 };
 
