@@ -164,8 +164,10 @@ impl Bucket {
     /// given twice.
     pub fn refund(&mut self, now: Instant, cost: f64) {
         self.settle(now);
-        // Rounded down, where taking rounds up: a refund is never more than what was taken.
-        let units = (cost.max(0.0) * self.interval as f64) as i64;
+        // Rounded down, where taking rounds up: a refund is never more than what was taken. And what
+        // is not finite was never taken.
+        let cost = if cost.is_finite() { cost.max(0.0) } else { 0.0 };
+        let units = (cost * self.interval as f64) as i64;
         self.saved = self.saved.saturating_add(units).min(self.most);
     }
 
@@ -310,6 +312,10 @@ mod tests {
             assert_eq!(bucket.take_cost(at(2_500_000), cost), Err(Shortage::Never), "{cost}");
         }
         assert_eq!(bucket.tokens(at(2_500_000)), 0.0);
+        for cost in [f64::NAN, f64::INFINITY, -1.0] {
+            bucket.refund(at(2_500_000), cost);
+            assert_eq!(bucket.tokens(at(2_500_000)), 0.0, "{cost}");
+        }
     }
 
     #[test]

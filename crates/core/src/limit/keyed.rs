@@ -187,6 +187,24 @@ mod tests {
         assert_eq!(keyed.tokens(at(3_000_000_000), 77), 5.0);
     }
 
+    #[test]
+    fn costs_that_are_none_change_nothing() {
+        let mut keyed = Keyed::new(at(0), Limit::new(1.0, 4.0), 8);
+        keyed.take(at(0), 1, 3.0).unwrap();
+        for cost in [f64::NAN, -1.0, f64::NEG_INFINITY] {
+            assert_eq!(keyed.take(at(0), 1, cost), Err(Shortage::Never), "{cost}");
+            keyed.charge(at(0), 1, cost, 4.0);
+            keyed.refund(1, cost);
+            assert_eq!(keyed.tokens(at(0), 1), 1.0, "{cost}");
+            // Nor does a stranger get a place by it.
+            assert_eq!(keyed.take(at(0), 2, cost), Err(Shortage::Never), "{cost}");
+        }
+        assert_eq!(keyed.take(at(0), 1, f64::INFINITY), Err(Shortage::Never));
+        keyed.refund(1, f64::INFINITY);
+        assert_eq!(keyed.tokens(at(0), 1), 1.0);
+        keyed.invariants();
+    }
+
     proptest! {
         /// What passes for a key would have passed at a bucket of its own, whatever other keys do:
         /// the bucket is asked only for what passed here, and must never be short.

@@ -117,7 +117,7 @@ impl World {
         self.next_id += 1;
         let now = self.clocks[node + 1].read(self.now);
         let history = HistoryConfig::default();
-        let whole = if self.next_id % 2 == 0 { self.known } else { self.whole };
+        let whole = if self.next_id.is_multiple_of(2) { self.known } else { self.whole };
         Holder::new(now, HolderId(self.next_id), whole, self.config, history).unwrap()
     }
 
