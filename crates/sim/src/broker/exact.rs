@@ -63,19 +63,22 @@ mod tests {
     /// Computed from Crommelin's distribution with 70 digits.
     #[test]
     fn the_table_of_the_notes() {
-        for (rho, burst, waits, exact) in [
-            (0.5, 1, 0.5, 0.5),
-            (0.5, 2, 0.175639, 0.148721),
-            (0.5, 5, 0.004342, 0.003455),
-            (0.8, 1, 0.8, 2.0),
-            (0.8, 2, 0.554892, 1.306385),
-            (0.8, 5, 0.154625, 0.358878),
-            (0.8, 10, 0.017935, 0.041628),
-            (0.9, 1, 0.9, 4.5),
-            (0.9, 5, 0.407545, 1.967401),
-            (0.9, 10, 0.144663, 0.698361),
+        // Utilization, burst, P(U > b − 1), the paper's Eq. (1), the exact mean.
+        for (rho, burst, waits, first, exact) in [
+            (0.5, 1, 0.5, 0.5, 0.5),
+            (0.5, 2, 0.175639, 0.175639, 0.148721),
+            (0.5, 5, 0.004342, 0.004342, 0.003455),
+            (0.8, 1, 0.8, 2.0, 2.0),
+            (0.8, 2, 0.554892, 1.387230, 1.306385),
+            (0.8, 5, 0.154625, 0.386562, 0.358878),
+            (0.8, 10, 0.017935, 0.044838, 0.041628),
+            (0.9, 1, 0.9, 4.5, 4.5),
+            (0.9, 5, 0.407545, 2.037727, 1.967401),
+            (0.9, 10, 0.144663, 0.723317, 0.698361),
         ] {
-            assert!((exceeds(rho, burst as f64 - 1.0) - waits).abs() < 2e-6, "{rho} {burst}");
+            let above = exceeds(rho, burst as f64 - 1.0);
+            assert!((above - waits).abs() < 2e-6, "{rho} {burst}");
+            assert!((above / (2.0 * (1.0 - rho)) - first).abs() < 1e-5, "{rho} {burst}");
             let mean = mean_delay(rho, 1.0, burst);
             assert!((mean / exact - 1.0).abs() < 1e-3, "{rho} {burst}: {mean}");
         }
