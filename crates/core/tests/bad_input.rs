@@ -6,8 +6,8 @@ use tidegate_core::gate::GateConfig;
 use tidegate_core::limit::{Bucket, Limit};
 use tidegate_core::placement::replay::{Arrival, Costs};
 use tidegate_core::placement::{
-    Broker, FitConfig, Fitting, GroupId, Measured, PlaceError, Placement, Planner, PlannerConfig,
-    Publisher, moves,
+    Broker, FitConfig, Fitting, GroupId, Host, Measured, PlaceError, Placement, Planner,
+    PlannerConfig, Publisher, moves,
 };
 use tidegate_core::share::{
     AdaptorConfig, Granter, HistoryConfig, Holder, HolderId, LeaseConfig, Rate, Share, SplitError,
@@ -100,8 +100,9 @@ fn planner(topic: &[Publisher], brokers: usize) -> Result<Planner, PlaceError> {
         messages: 10,
     };
     let recording: Vec<Arrival> = (0..topic.len()).map(at).collect();
-    let config = PlannerConfig::new(SLO, costs, second, second);
-    Planner::new(topic, whole(1_000.0, 100), &recording, &vec![Vec::new(); brokers], config)
+    let hosts = vec![Host { costs, serves: Vec::new() }; brokers];
+    let config = PlannerConfig::new(SLO, second, second);
+    Planner::new(topic, whole(1_000.0, 100), &recording, &hosts, config)
 }
 
 #[test]

@@ -28,7 +28,7 @@ fn share(rate: f64, burst: u64) -> Share {
     Share::new(Rate::per_second(rate).unwrap(), burst)
 }
 
-/// papers.md 11.6, the deterministic case.
+/// Four at once, by hand.
 #[test]
 fn four_at_once_wait_longer_in_two_halves() {
     let whole = share(10.0, 2);
@@ -39,7 +39,7 @@ fn four_at_once_wait_longer_in_two_halves() {
     assert_eq!(delays(&halves, &arrivals), [0.0, 0.2, 0.0, 0.2]);
 }
 
-/// papers.md, trap 48: the last of a batch of m at an empty bucket waits for m tokens.
+/// The last of a batch of m at an empty bucket waits for m tokens.
 #[test]
 fn the_last_of_a_batch_waits_for_all_of_it() {
     let mut arrivals = vec![(Instant::ZERO, 0); 5];
@@ -51,7 +51,7 @@ fn the_last_of_a_batch_waits_for_all_of_it() {
 proptest! {
     /// SRTM Proposition 1: whatever arrives, wherever it goes and however rate and burst are split,
     /// at no time is the delay accrued in the parts less than in the whole. (Not message by message:
-    /// papers.md, trap 47.)
+    /// a single one may do better after a split.)
     #[test]
     fn a_split_never_saves_delay(
         gaps in prop::collection::vec((0..20_000u64, 0..5usize), 1..80),

@@ -3,6 +3,9 @@
 //! The whole state is one word ([`Gcra`]), so taking a token is one compare-and-swap, repeated only
 //! when another thread took one in between: somebody always gets on. No other memory is ordered by
 //! that word, so `Relaxed` is enough.
+//!
+//! The terms are not in that word. A bucket that others are using takes no other limit; another one
+//! takes over from it ([`AtomicBucket::renew`]).
 
 use std::fmt;
 
@@ -34,20 +37,47 @@ impl AtomicBucket {
     /// Takes a token, or says when there is one.
     #[inline]
     pub fn take(&self, now: Instant) -> Result<(), Shortage> {
-        self.update(|word| self.terms.take(word, now))
+        self.update(|word| Ok((self.terms.take(word, now)?, ())))
     }
 
     /// Takes `cost` tokens, all or none.
     #[inline]
     pub fn take_cost(&self, now: Instant, cost: f64) -> Result<(), Shortage> {
         let price = self.terms.price(cost)?;
-        self.update(|word| self.terms.take_price(word, now, price))
+        self.update(|word| Ok((self.terms.take_price(word, now, price)?, ())))
+    }
+
+    /// Takes as many of `count` tokens as there are; a batch is served from its front.
+    pub fn take_batch(&self, now: Instant, count: u32) -> u32 {
+        self.update(|word| Ok(self.terms.take_batch(word, now, count))).unwrap_or(0)
+    }
+
+    /// Takes `cost` tokens in advance and says when the request may go; refused without effect if
+    /// that is after `latest`. Those that come later wait behind it.
+    pub fn book(&self, now: Instant, cost: f64, latest: Instant) -> Result<Instant, Shortage> {
+        let price = self.terms.price(cost)?;
+        self.update(|word| self.terms.book(word, now, price, latest))
+    }
+
+    /// Settles a request that paid an estimate of `paid` tokens and cost `actual`: the rest is given
+    /// back, or charged until `debt` tokens are owed. Returns the tokens charged to nobody.
+    pub fn settle_cost(&self, now: Instant, paid: f64, actual: f64, debt: f64) -> f64 {
+        let settle = |word| Ok(self.terms.settle_cost(word, now, paid, actual, debt));
+        self.update(settle).unwrap_or(0.0)
     }
 
     /// Gives back `cost` tokens that were taken for nothing.
     pub fn refund(&self, cost: f64) {
         // Always an answer, so never an error.
-        let _ = self.update(|word| Ok(self.terms.refund(word, cost)));
+        let _ = self.update(|word| Ok((self.terms.refund(word, cost), ())));
+    }
+
+    /// The bucket that takes over from this one under another limit, with what is saved or owed. This
+    /// one, in use or not, gives no token from then on, and what is given back to it is lost.
+    pub fn renew(&self, now: Instant, limit: Limit) -> Self {
+        let terms = Gcra::new(now, limit);
+        let word = self.word.swap(u64::MAX, Ordering::Relaxed);
+        Self { terms, word: AtomicU64::new(self.terms.convert(word, now, &terms)) }
     }
 
     /// Another limit from `now` on; nobody else may be using the bucket meanwhile. What is saved
@@ -64,13 +94,13 @@ impl AtomicBucket {
     }
 
     #[inline]
-    fn update(&self, step: impl Fn(u64) -> Result<u64, Shortage>) -> Result<(), Shortage> {
+    fn update<T>(&self, step: impl Fn(u64) -> Result<(u64, T), Shortage>) -> Result<T, Shortage> {
         let mut word = self.word.load(Ordering::Relaxed);
         loop {
-            let next = step(word)?;
+            let (next, answer) = step(word)?;
             match self.word.compare_exchange_weak(word, next, Ordering::Relaxed, Ordering::Relaxed)
             {
-                Ok(_) => return Ok(()),
+                Ok(_) => return Ok(answer),
                 Err(seen) => word = seen,
             }
         }
@@ -94,10 +124,38 @@ mod tests {
         Instant::from_nanos(nanos)
     }
 
+    #[test]
+    fn costs_that_are_none_change_nothing() {
+        let bucket = AtomicBucket::full(at(0), Limit::new(1_000.0, 4.0));
+        bucket.take_cost(at(0), 3.0).unwrap();
+        for cost in [f64::NAN, -1.0, f64::INFINITY, f64::NEG_INFINITY] {
+            assert_eq!(bucket.take_cost(at(0), cost), Err(Shortage::Never), "{cost}");
+            assert_eq!(bucket.book(at(0), cost, Instant::FAR), Err(Shortage::Never), "{cost}");
+            bucket.refund(cost);
+            assert_eq!(bucket.tokens(at(0)), 1.0, "{cost}");
+        }
+        assert_eq!(bucket.settle_cost(at(0), 1.0, f64::NAN, 4.0), 0.0);
+        assert_eq!(bucket.tokens(at(0)), 1.0);
+    }
+
+    #[test]
+    fn who_was_renewed_gives_nothing() {
+        let old = AtomicBucket::full(at(0), Limit::new(1_000.0, 4.0));
+        old.take(at(0)).unwrap();
+        let new = old.renew(at(0), Limit::new(10.0, 9.0));
+        old.refund(1.0);
+        for nanos in [0, 1_000_000_000, 1 << 55] {
+            assert!(old.take(at(nanos)).is_err() && old.take_batch(at(nanos), 5) == 0);
+        }
+        assert_eq!(new.tokens(at(0)), 3.0);
+        // Nor does one that is renewed twice give twice.
+        assert!(old.renew(at(0), Limit::new(1_000.0, 4.0)).take(at(9_000_000_000)).is_err());
+    }
+
     proptest! {
         #[test]
         fn equals_the_plain_bucket(
-            ops in prop::collection::vec((0..6u8, 0..3_000_000u64, 0..80u32), 1..100),
+            ops in prop::collection::vec((0..9u8, 0..3_000_000u64, 0..80u32), 1..100),
             empty in any::<bool>(),
         ) {
             let limit = Limit::new(2_000.0, 10.0);
@@ -114,13 +172,26 @@ mod tests {
                     0 => {
                         let limit = Limit::new(f64::from(n + 1) * 100.0, f64::from(n % 13 + 1));
                         plain.set_limit(time, limit);
-                        atomic.set_limit(time, limit);
+                        if step % 2 == 0 {
+                            atomic.set_limit(time, limit);
+                        } else {
+                            atomic = atomic.renew(time, limit);
+                        }
                     }
                     1 => {
                         plain.refund(time, cost);
                         atomic.refund(cost);
                     }
                     2 => prop_assert_eq!(atomic.take(time).is_ok(), plain.take(time)),
+                    3 => prop_assert_eq!(atomic.take_batch(time, n / 8), plain.take_batch(time, n / 8)),
+                    4 => {
+                        let latest = at(now + u64::from(n) * 100_000);
+                        prop_assert_eq!(atomic.book(time, cost, latest), plain.book(time, cost, latest));
+                    }
+                    5 => prop_assert_eq!(
+                        atomic.settle_cost(time, 5.0, cost, 2.5),
+                        plain.settle_cost(time, 5.0, cost, 2.5)
+                    ),
                     _ => prop_assert_eq!(atomic.take_cost(time, cost), plain.take_cost(time, cost)),
                 }
                 prop_assert_eq!(atomic.tokens(time), plain.tokens(time));

@@ -166,3 +166,40 @@ fn a_refund_is_not_lost() {
         assert_eq!(bucket.tokens(Instant::ZERO), 1.0);
     });
 }
+
+/// Batches, bookings and settlements interleave as if one came after the other.
+#[test]
+fn batches_and_bookings_take_tokens_once() {
+    loom::model(|| {
+        let bucket = Arc::new(AtomicBucket::full(Instant::ZERO, Limit::new(1_000.0, 3.0)));
+        let other = {
+            let bucket = bucket.clone();
+            thread::spawn(move || bucket.take_batch(Instant::ZERO, 2))
+        };
+        let millis = |due: Instant| (due.as_nanos() / 1_000_000) as u32;
+        let due =
+            bucket.book(Instant::ZERO, 2.0, Instant::FAR).map(millis).expect("no limit to waiting");
+        bucket.settle_cost(Instant::ZERO, 2.0, 1.0, 0.0);
+        let taken = other.join().expect("no panic");
+        // Booked before or after: the batch leaves it one, or it leaves the batch one or, settled, two.
+        assert!([(2, 1), (1, 0), (2, 0)].contains(&(taken, due)), "{taken} taken, due at {due} ms");
+        assert_eq!(bucket.tokens(Instant::ZERO), f64::from(2 - taken));
+    });
+}
+
+/// A bucket that is renewed while another thread takes: what it gave is missing in the new one.
+#[test]
+fn a_renewed_bucket_gives_nothing_twice() {
+    loom::model(|| {
+        let bucket = Arc::new(AtomicBucket::full(Instant::ZERO, Limit::new(1_000.0, 2.0)));
+        let other = {
+            let bucket = bucket.clone();
+            thread::spawn(move || {
+                bucket.take_batch(Instant::ZERO, 3) + bucket.take_batch(Instant::ZERO, 3)
+            })
+        };
+        let new = bucket.renew(Instant::ZERO, Limit::new(2_000.0, 5.0));
+        let taken = other.join().expect("no panic");
+        assert_eq!(taken + new.take_batch(Instant::ZERO, 9), 2);
+    });
+}

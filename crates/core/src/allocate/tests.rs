@@ -33,7 +33,7 @@ fn assert_near(found: &[f64], expected: &[f64], within: f64) {
     }
 }
 
-/// papers.md 11.9: Doorman, capacity 120, wants 1000, 60 and 10.
+/// Doorman (`algorithm.go`), capacity 120, wants 1000, 60 and 10.
 #[test]
 fn doormans_example() {
     let wants = [1000.0, 60.0, 10.0];
@@ -42,7 +42,7 @@ fn doormans_example() {
     assert_near(&of_one(&AllocatorConfig::MaxMin, 120.0, &wants), &[55.0, 55.0, 10.0], 1e-9);
 }
 
-/// papers.md 11.9: 9 CPUs and 18 GB; A needs (1, 4) per task, B (3, 1): 3 and 2 tasks, 2/3 each.
+/// Dominant resource fairness (Ghodsi et al. 2011, §4.1): 9 CPUs and 18 GB; A needs (1, 4) per task, B (3, 1): 3 and 2 tasks, 2/3 each.
 #[test]
 fn the_example_of_dominant_resource_fairness() {
     let ask = |uses: [f64; 2]| Ask { uses: uses.to_vec(), ..Ask::of_one(f64::INFINITY) };
@@ -50,7 +50,7 @@ fn the_example_of_dominant_resource_fairness() {
     assert_near(&divide(&AllocatorConfig::Dominant, &[9.0, 18.0], &asks), &[3.0, 2.0], 1e-9);
 }
 
-/// papers.md 11.8: loads of 400, 100 and 100 at e2, which can do 500.
+/// Wisp §4.1.2, Figure 3: loads of 400, 100 and 100 at e2, which can do 500.
 #[test]
 fn wisps_bottleneck() {
     for config in [AllocatorConfig::MaxMin, AllocatorConfig::Bottleneck, AllocatorConfig::Dominant]

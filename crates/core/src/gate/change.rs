@@ -25,7 +25,7 @@ impl Gate {
         }
         match &mut self.limits {
             Some(limits) if !config.limits.is_empty() => limits.reconfigure(now, &config.limits),
-            limits => *limits = Limits::build(&config.limits, now),
+            limits => *limits = Limits::join(&config.limits, now),
         }
         if config.schedule != self.config.schedule {
             let mut schedule = config.schedule.build();

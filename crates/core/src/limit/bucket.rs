@@ -12,8 +12,8 @@
 //! 3. Who does not know its cost pays an estimate and settles afterwards. What is then missing is
 //!    owed, up to a bound, and nothing passes until it is earned.
 //! 4. What was earned so far was earned under the old terms: another rate or burst settles first.
-//!    Less burst clips, more is there to be earned; no change mints a token. (SRTM's own code credits
-//!    nothing and mints, papers.md 8.2.)
+//!    Less burst clips, more is there to be earned; no change mints a token. (SRTM's own code changes
+//!    the cap without crediting what was earned first.)
 
 use crate::config::Problems;
 use crate::time::{Instant, Span};
@@ -164,8 +164,10 @@ impl Bucket {
     /// given twice.
     pub fn refund(&mut self, now: Instant, cost: f64) {
         self.settle(now);
-        // Rounded down, where taking rounds up: a refund is never more than what was taken.
-        let units = (cost.max(0.0) * self.interval as f64) as i64;
+        // Rounded down, where taking rounds up: a refund is never more than what was taken. And what
+        // is not finite was never taken.
+        let cost = if cost.is_finite() { cost.max(0.0) } else { 0.0 };
+        let units = (cost * self.interval as f64) as i64;
         self.saved = self.saved.saturating_add(units).min(self.most);
     }
 
@@ -193,6 +195,15 @@ impl Bucket {
         }
         (self.limit, self.interval, self.most) = (limit, new, limit.most());
         self.saved = self.saved.min(self.most);
+    }
+
+    /// Another limit in another unit, in which nothing that was saved can be told: no tokens, and
+    /// none before what is owed would have been earned.
+    pub fn restart(&mut self, now: Instant, limit: Limit) {
+        self.settle(now);
+        // Time is saved, so a debt stays as long, whatever its tokens were.
+        self.saved = self.saved.min(0);
+        (self.limit, self.interval, self.most) = (limit, limit.interval(), limit.most());
     }
 
     /// Another rate from `now` on.
@@ -266,7 +277,7 @@ mod tests {
         }
     }
 
-    /// papers.md 11.6, the deterministic case: r = 10/s, b = 2, four arrivals at once.
+    /// SRTM §III-A, by hand: r = 10/s, b = 2, four arrivals at once.
     #[test]
     fn delays_of_four_at_once() {
         let mut whole = Bucket::full(at(0), limit(10.0, 2.0));
@@ -281,7 +292,7 @@ mod tests {
         }
     }
 
-    /// papers.md 10, trap 48: the last of a batch of m at an empty bucket waits m tokens.
+    /// The last of a batch of m at an empty bucket waits m tokens.
     #[test]
     fn the_last_of_a_batch_waits_for_all_of_it() {
         let mut bucket = Bucket::empty(at(0), limit(1_000.0, 8.0));
@@ -301,6 +312,10 @@ mod tests {
             assert_eq!(bucket.take_cost(at(2_500_000), cost), Err(Shortage::Never), "{cost}");
         }
         assert_eq!(bucket.tokens(at(2_500_000)), 0.0);
+        for cost in [f64::NAN, f64::INFINITY, -1.0] {
+            bucket.refund(at(2_500_000), cost);
+            assert_eq!(bucket.tokens(at(2_500_000)), 0.0, "{cost}");
+        }
     }
 
     #[test]
@@ -345,8 +360,7 @@ mod tests {
         assert!(told.contains("rate = -1") && told.contains("burst = NaN"), "{told}");
     }
 
-    /// Most of a token stays most of a token, however often rate and burst change (papers.md 10,
-    /// trap 43).
+    /// Most of a token stays most of a token, however often rate and burst change.
     #[test]
     fn a_changing_limit_mints_nothing() {
         let mut bucket = Bucket::empty(at(0), limit(1e6, 1_000.0));

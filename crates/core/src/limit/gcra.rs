@@ -68,6 +68,49 @@ impl Gcra {
         }
     }
 
+    /// Takes as many of `count` tokens as there are: the new word, and how many.
+    pub fn take_batch(&self, word: u64, now: Instant, count: u32) -> (u64, u32) {
+        let clock = self.clock(now);
+        let from = word.max(clock);
+        let there = self.most.saturating_sub(from - clock) / self.interval;
+        let taken = count.min(u32::try_from(there).unwrap_or(u32::MAX));
+        (from.saturating_add(u64::from(taken) * self.interval), taken)
+    }
+
+    /// Takes a price in advance: the new word, and when the request may go; refused if that is after
+    /// `latest`.
+    pub fn book(
+        &self,
+        word: u64,
+        now: Instant,
+        price: u64,
+        latest: Instant,
+    ) -> Result<(u64, Instant), Shortage> {
+        let next = word.max(self.clock(now)).saturating_add(price);
+        let due = self.moment(next.saturating_sub(self.most)).max(now);
+        if due > latest { Err(Shortage::Until(due)) } else { Ok((next, due)) }
+    }
+
+    /// The word after a request that paid `paid` tokens and cost `actual` was settled: the rest is
+    /// given back, or charged until `debt` tokens are owed. And the tokens charged to nobody.
+    pub fn settle_cost(
+        &self,
+        word: u64,
+        now: Instant,
+        paid: f64,
+        actual: f64,
+        debt: f64,
+    ) -> (u64, f64) {
+        // A cost that is no number is none that was measured: the estimate stands.
+        let more = if actual.is_nan() { 0.0 } else { actual.max(0.0) - paid.max(0.0) };
+        if more <= 0.0 {
+            return (self.refund(word, -more), 0.0);
+        }
+        let from = word.max(self.clock(now));
+        let settled = self.charge(from, now, more, debt);
+        (settled, (more - (settled - from) as f64 / self.interval as f64).max(0.0))
+    }
+
     /// What `cost` tokens are in time, rounded up, but a whole burst is no more than there can be. A
     /// cost that is no number is.
     pub fn price(&self, cost: f64) -> Result<u64, Shortage> {
@@ -83,9 +126,10 @@ impl Gcra {
         word.max(self.clock(now)).saturating_add(units(cost)).min(latest)
     }
 
-    /// The word after `cost` tokens were given back.
+    /// The word after `cost` tokens were given back. What is not finite was never taken.
     pub fn refund(&self, word: u64, cost: f64) -> u64 {
-        word.saturating_sub((cost.max(0.0) * self.interval as f64) as u64)
+        let cost = if cost.is_finite() { cost.max(0.0) } else { 0.0 };
+        word.saturating_sub((cost * self.interval as f64) as u64)
     }
 
     /// The word of a bucket that has no tokens at `now`.
@@ -101,6 +145,11 @@ impl Gcra {
         let kept = (saved * i128::from(to.interval)).div_euclid(i128::from(self.interval));
         let missing = (i128::from(to.most) - kept).max(0);
         to.clock(now).saturating_add(u64::try_from(missing).unwrap_or(u64::MAX))
+    }
+
+    /// When a bucket owes nothing any more; long ago if it never did.
+    pub fn clear(&self, word: u64) -> Instant {
+        self.moment(word.saturating_sub(self.most))
     }
 
     /// Tokens at `now`; below zero they are owed.
@@ -143,12 +192,30 @@ mod tests {
         Instant::from_nanos(nanos)
     }
 
+    /// Costs that are none neither pass, nor charge, nor give anything back.
+    #[test]
+    fn costs_that_are_none_change_nothing() {
+        let gcra = Gcra::new(at(0), Limit::new(1_000.0, 4.0));
+        let word = gcra.take_price(Gcra::FULL, at(9), gcra.price(3.0).unwrap()).unwrap();
+        for cost in [f64::NAN, -1.0, f64::NEG_INFINITY] {
+            assert_eq!(gcra.price(cost), Err(Shortage::Never), "{cost}");
+            assert_eq!(gcra.charge(word, at(9), cost, 2.0), word, "{cost}");
+            assert_eq!(gcra.charge(word, at(9), 1.0, cost), gcra.charge(word, at(9), 1.0, 0.0));
+            assert_eq!(gcra.refund(word, cost), word, "{cost}");
+        }
+        assert_eq!(gcra.settle_cost(word, at(9), 1.0, f64::NAN, 2.0), (word, 0.0));
+        assert_eq!(gcra.price(f64::INFINITY), Err(Shortage::Never));
+        assert_eq!(gcra.refund(word, f64::INFINITY), word);
+        // More than can be said is charged up to the debt.
+        assert_eq!(gcra.tokens(gcra.charge(word, at(9), f64::INFINITY, 2.0), at(9)), -2.0);
+    }
+
     proptest! {
         /// The same answers as the bucket, with the same moments, through costs, refunds and changes.
         #[test]
         fn equals_the_bucket(
             start in 0..1_000_000_000u64,
-            ops in prop::collection::vec((0..8u8, 0..3_000_000u64, 0..80u32), 1..200),
+            ops in prop::collection::vec((0..11u8, 0..3_000_000u64, 0..80u32), 1..200),
         ) {
             let limit = Limit::new(2_000.0, 10.0);
             let mut bucket = Bucket::full(at(start), limit);
@@ -176,6 +243,22 @@ mod tests {
                             prop_assert_eq!(due, bucket.due());
                         }
                         word = taken.unwrap_or(word);
+                    }
+                    4 => {
+                        let (next, taken) = gcra.take_batch(word, time, n / 8);
+                        prop_assert_eq!(taken, bucket.take_batch(time, n / 8));
+                        word = next;
+                    }
+                    5 => {
+                        let latest = at(now + u64::from(n) * 100_000);
+                        let booked = gcra.price(cost).and_then(|price| gcra.book(word, time, price, latest));
+                        prop_assert_eq!(booked.map(|(_, due)| due), bucket.book(time, cost, latest));
+                        word = booked.map_or(word, |(next, _)| next);
+                    }
+                    6 => {
+                        let (next, forgiven) = gcra.settle_cost(word, time, 5.0, cost, 2.5);
+                        prop_assert_eq!(forgiven, bucket.settle_cost(time, 5.0, cost, 2.5));
+                        word = next;
                     }
                     _ => {
                         let taken = gcra.price(cost).and_then(|price| gcra.take_price(word, time, price));

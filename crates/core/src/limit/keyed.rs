@@ -94,6 +94,37 @@ impl Keyed {
         self.terms = new;
     }
 
+    /// Room for another number of keys. Who is known keeps its bucket; strangers start from the
+    /// strictest cell there was.
+    pub fn resize(&mut self, now: Instant, keys: usize) {
+        let mut resized = Self::new(now, self.limit(), keys);
+        if resized.sets.len() == self.sets.len() {
+            return;
+        }
+        resized.terms = self.terms;
+        let cell = self.sets.iter().map(|set| set.cell).max().unwrap_or(Gcra::FULL);
+        resized.sets.iter_mut().for_each(|set| set.cell = cell);
+        for set in &self.sets {
+            let kept = set.keys.iter().zip(&set.words).filter(|(_, word)| **word != Gcra::FULL);
+            for (key, word) in kept {
+                let (at, place) = resized.find(*key);
+                resized.store(now, at, place, *key, *word);
+            }
+        }
+        *self = resized;
+    }
+
+    /// Other terms for other keys: nobody has tokens, and nobody earns any while somebody would still
+    /// have owed some.
+    pub fn restart(&mut self, now: Instant, limit: Limit, keys: usize) {
+        let words = self.sets.iter().flat_map(|set| set.words.iter().chain([&set.cell]));
+        let latest = words.copied().max().unwrap_or(Gcra::FULL);
+        let from = self.terms.clear(latest).max(now);
+        *self = Self::new(now, limit, keys);
+        let cell = self.terms.empty(from);
+        self.sets.iter_mut().for_each(|set| set.cell = cell);
+    }
+
     /// Panics if the state contradicts itself.
     pub fn invariants(&self) {
         for set in &self.sets {
@@ -154,6 +185,24 @@ mod tests {
         keyed.set_limit(at(0), Limit::new(1.0, 100.0));
         assert_eq!(keyed.tokens(at(0), 77), 2.0);
         assert_eq!(keyed.tokens(at(3_000_000_000), 77), 5.0);
+    }
+
+    #[test]
+    fn costs_that_are_none_change_nothing() {
+        let mut keyed = Keyed::new(at(0), Limit::new(1.0, 4.0), 8);
+        keyed.take(at(0), 1, 3.0).unwrap();
+        for cost in [f64::NAN, -1.0, f64::NEG_INFINITY] {
+            assert_eq!(keyed.take(at(0), 1, cost), Err(Shortage::Never), "{cost}");
+            keyed.charge(at(0), 1, cost, 4.0);
+            keyed.refund(1, cost);
+            assert_eq!(keyed.tokens(at(0), 1), 1.0, "{cost}");
+            // Nor does a stranger get a place by it.
+            assert_eq!(keyed.take(at(0), 2, cost), Err(Shortage::Never), "{cost}");
+        }
+        assert_eq!(keyed.take(at(0), 1, f64::INFINITY), Err(Shortage::Never));
+        keyed.refund(1, f64::INFINITY);
+        assert_eq!(keyed.tokens(at(0), 1), 1.0);
+        keyed.invariants();
     }
 
     proptest! {

@@ -11,6 +11,8 @@ mod heavy;
 mod keyed;
 mod quota;
 mod rate;
+#[cfg(test)]
+mod reloads;
 mod size;
 mod stage;
 mod tree;
@@ -68,8 +70,12 @@ pub trait Limiter: fmt::Debug + Send {
         None
     }
 
-    /// Takes new parameters in place, minting nothing; false if `config` is of another limiter.
-    fn reconfigure(&mut self, now: Instant, config: &LimitConfig) -> bool;
+    /// Takes another configuration, minting nothing: what was used stays used, and what cannot be
+    /// told in the new terms starts without tokens.
+    fn reconfigure(&mut self, now: Instant, config: &LimitConfig) -> CarryOver;
+
+    /// Begins without tokens: it joins a gate that has been in use.
+    fn start_empty(&mut self, _now: Instant) {}
 
     /// Panics if the state contradicts itself.
     fn invariants(&self) {}
@@ -84,6 +90,17 @@ impl Clone for Box<dyn Limiter> {
     }
 }
 
+/// What a limiter keeps when it is given another configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CarryOver {
+    /// All: parameters change in place, and receipts hold.
+    Whole,
+    /// What was used or is owed. It counts something else now, so receipts from before are void.
+    Level,
+    /// Nothing changed: the configuration is that of another limiter.
+    Nothing,
+}
+
 /// What a limiter is told of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
@@ -95,7 +112,8 @@ pub struct Ask<'a> {
     pub delay: Span,
 }
 
-/// What a request paid to one limiter.
+/// What a request paid to one limiter. The default is void: nothing was paid, nothing is given back,
+/// and what is settled afterwards is charged in full.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Receipt {
     /// How much, in the limiter's unit.
@@ -176,6 +194,19 @@ impl LimitConfig {
             Self::Tree(config) => Box::new(Tree::new(config, now)),
             Self::Window(config) => Box::new(Window::new(config, now)),
         }
+    }
+
+    /// How much it is like another, from 0 to 3: of another kind, of the same kind, counting the same
+    /// things, equal.
+    fn likeness(&self, other: &Self) -> u8 {
+        let counts_the_same = match (self, other) {
+            (Self::Rate(one), Self::Rate(other)) => one.counts() == other.counts(),
+            (Self::Quota(one), Self::Quota(other)) => one.unit == other.unit,
+            (Self::Tree(one), Self::Tree(other)) => one.counts() == other.counts(),
+            (Self::Window(one), Self::Window(other)) => one.counts() == other.counts(),
+            _ => return 0,
+        };
+        1 + u8::from(counts_the_same) + u8::from(self == other)
     }
 
     /// Notes everything that is wrong with the parameters.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::bucket::Limit;
 use super::heavy::HeavyHitters;
 use super::keyed::Keyed;
-use super::{Ask, LimitConfig, Limiter, Receipt, Unit, check_factor, refusal};
+use super::{Ask, CarryOver, LimitConfig, Limiter, Receipt, Unit, check_factor, refusal};
 use crate::config::Problems;
 use crate::context::Context;
 use crate::meter::Cost;
@@ -84,15 +84,21 @@ impl Limiter for RateLimit {
         (self.config.each != Each::All).then_some(&self.heavy)
     }
 
-    fn reconfigure(&mut self, now: Instant, config: &LimitConfig) -> bool {
-        let LimitConfig::Rate(config) = config else { return false };
-        let same = |config: &RateLimitConfig| (config.each, config.places(), config.unit);
-        if same(config) != same(&self.config) {
-            return false;
+    fn reconfigure(&mut self, now: Instant, config: &LimitConfig) -> CarryOver {
+        let LimitConfig::Rate(config) = config else { return CarryOver::Nothing };
+        let before = std::mem::replace(&mut self.config, config.clone());
+        if config.counts() != before.counts() {
+            self.buckets.restart(now, config.limit(), config.places());
+            self.heavy = HeavyHitters::default();
+            return CarryOver::Level;
         }
         self.buckets.set_limit(now, config.limit());
-        self.config = config.clone();
-        true
+        self.buckets.resize(now, config.places());
+        CarryOver::Whole
+    }
+
+    fn start_empty(&mut self, now: Instant) {
+        self.buckets.restart(now, self.config.limit(), self.config.places());
     }
 
     fn invariants(&self) {
@@ -125,7 +131,7 @@ pub struct RateLimitConfig {
     pub rate: f64,
     /// Most tokens saved up: what may pass at once after a pause. At least 1 where tokens are
     /// requests. More takes bursts, and lets them through to the service. Default 33: at nine tenths
-    /// of its rate, 999 of 1,000 Poisson arrivals find a token (papers.md 11.6 extended).
+    /// of its rate, 999 of 1,000 Poisson arrivals find a token (waits of M/D/1).
     pub burst: f64,
     /// Who has a bucket: `all`, `workflow` or `caller`. Default all.
     pub each: Each,
@@ -157,6 +163,11 @@ impl Default for RateLimitConfig {
 impl RateLimitConfig {
     fn limit(&self) -> Limit {
         Limit::new(self.rate, self.burst)
+    }
+
+    /// What it counts, and for whom.
+    pub(super) fn counts(&self) -> (Each, Unit) {
+        (self.each, self.unit)
     }
 
     fn places(&self) -> usize {
@@ -240,10 +251,47 @@ mod tests {
         let mut limit = RateLimit::new(&config, at(0));
         while limit.on_arrival(at(0), &ask(&from(0), 0)).is_ok() {}
         let faster = RateLimitConfig { rate: 1_000.0, burst: 50.0, ..config.clone() };
-        assert!(limit.reconfigure(at(0), &LimitConfig::Rate(faster)));
+        assert_eq!(limit.reconfigure(at(0), &LimitConfig::Rate(faster)), CarryOver::Whole);
         assert!(limit.on_arrival(at(0), &ask(&from(0), 0)).is_err());
         assert!(limit.on_arrival(at(1), &ask(&from(0), 0)).is_ok());
-        let keyed = RateLimitConfig { each: Each::Caller, ..config };
-        assert!(!limit.reconfigure(at(0), &LimitConfig::Rate(keyed)));
+    }
+
+    /// A table of another size knows who has used what.
+    #[test]
+    fn keys_keep_their_level_in_a_table_of_another_size() {
+        let config = RateLimitConfig { each: Each::Caller, burst: 2.0, ..Default::default() };
+        let mut limit = RateLimit::new(&config, at(0));
+        assert!((0..2).all(|_| limit.on_arrival(at(0), &ask(&from(1), 0)).is_ok()));
+        assert!(limit.on_arrival(at(0), &ask(&from(2), 0)).is_ok());
+        for keys in [8, 65_536, 512] {
+            let config = RateLimitConfig { keys, ..config.clone() };
+            assert_eq!(limit.reconfigure(at(0), &LimitConfig::Rate(config)), CarryOver::Whole);
+            assert!(limit.on_arrival(at(0), &ask(&from(1), 0)).is_err(), "{keys}");
+        }
+        assert!(limit.on_arrival(at(0), &ask(&from(2), 0)).is_ok(), "one of two was left");
+        assert!(limit.on_arrival(at(0), &ask(&from(2), 0)).is_err());
+        assert!(limit.on_arrival(at(0), &ask(&from(3), 0)).is_ok(), "who is new has its burst");
+    }
+
+    /// Counting something else, nothing is there at first, and a debt is paid as long as before.
+    #[test]
+    fn other_keys_or_units_start_empty() {
+        let config = RateLimitConfig { rate: 10.0, burst: 5.0, ..Default::default() };
+        let owing = RateLimitConfig { unit: Unit::Cost, ..config.clone() };
+        for (before, other, wait) in [
+            (config.clone(), RateLimitConfig { each: Each::Caller, ..config.clone() }, 100),
+            (config.clone(), RateLimitConfig { unit: Unit::CpuSeconds, ..config.clone() }, 1),
+            // Five are owed at ten a second.
+            (owing, RateLimitConfig { rate: 1_000.0, ..config }, 501),
+        ] {
+            let mut limit = RateLimit::new(&before, at(0));
+            let receipt = limit.on_arrival(at(0), &ask(&from(0), 5)).unwrap();
+            limit.on_finish(at(0), &from(0), receipt, Cost(100));
+            let carried = limit.reconfigure(at(0), &LimitConfig::Rate(other));
+            assert_eq!(carried, CarryOver::Level);
+            let ms = 1_000_000;
+            assert!(limit.on_arrival(at(wait - 1), &ask(&from(7), ms)).is_err(), "{before:?}");
+            assert!(limit.on_arrival(at(wait), &ask(&from(7), ms)).is_ok(), "{before:?}");
+        }
     }
 }

@@ -4,8 +4,14 @@
 //! give back what they took, and the request was charged by none. What each took is kept by the
 //! request's place in the gate, so that it can be given back when a later stage refuses, and settled
 //! when the request ends.
+//!
+//! A change of configuration never mints. Each new limit takes over from the old one it is most like,
+//! equal or counting the same or of the same kind, wherever it stood; one that takes over from none
+//! starts empty. Nobody's level rises by that, and every request lowers the level of all it
+//! passes, so the largest level there is bounds what passes through any number of changes: the largest
+//! burst, and the largest rate × time.
 
-use super::{Ask, LimitConfig, Limiter, Receipt};
+use super::{Ask, CarryOver, LimitConfig, Limiter, Receipt};
 use crate::config::Problems;
 use crate::context::{Context, Workflow};
 use crate::meter::Cost;
@@ -16,6 +22,8 @@ use crate::verdict::Rejection;
 /// The limiters of a gate.
 #[derive(Clone, Debug)]
 pub struct Limits {
+    configs: Vec<LimitConfig>,
+    /// One of each of them.
     limiters: Vec<Box<dyn Limiter>>,
     /// Receipts of the request that has passed and has no place yet.
     passing: Vec<Receipt>,
@@ -28,12 +36,22 @@ pub struct Limits {
 impl Limits {
     /// The stage, or none without limits.
     pub fn build(configs: &[LimitConfig], now: Instant) -> Option<Box<Self>> {
-        if configs.is_empty() {
-            return None;
-        }
-        let limiters = configs.iter().map(|config| config.build(now)).collect();
+        Self::build_by(configs, |config| config.build(now))
+    }
+
+    /// The stage of a gate that had no limits so far, or none without limits.
+    pub(crate) fn join(configs: &[LimitConfig], now: Instant) -> Option<Box<Self>> {
+        Self::build_by(configs, |config| build_empty(config, now))
+    }
+
+    fn build_by(
+        configs: &[LimitConfig],
+        build: impl Fn(&LimitConfig) -> Box<dyn Limiter>,
+    ) -> Option<Box<Self>> {
         let (passing, receipts, owners) = (Vec::new(), Vec::new(), Vec::new());
-        Some(Box::new(Self { limiters, passing, receipts, owners }))
+        let limiters = configs.iter().map(build).collect();
+        let stage = Self { configs: configs.to_vec(), limiters, passing, receipts, owners };
+        (!configs.is_empty()).then(|| Box::new(stage))
     }
 
     /// Asks every limiter. After a yes comes [`keep`](Self::keep) or [`give_back`](Self::give_back).
@@ -105,25 +123,23 @@ impl Limits {
         self.limiters.iter_mut().for_each(|limiter| limiter.on_calendar(now, unix));
     }
 
-    /// Takes another configuration. Limits of the same kind at the same place change in place. With
-    /// another number of them, what is inside has paid and is neither settled nor given back.
+    /// Takes another configuration: what carries over does, and nothing is minted.
     pub fn reconfigure(&mut self, now: Instant, configs: &[LimitConfig]) {
-        if configs.len() != self.limiters.len() {
-            self.owners.clear();
-            self.receipts.clear();
+        let heirs = heirs(&self.configs, configs);
+        let mut before: Vec<_> = std::mem::take(&mut self.limiters).into_iter().map(Some).collect();
+        // Of each limiter, the place at which its receipts were until now, if they hold.
+        let mut columns = Vec::with_capacity(configs.len());
+        for (config, heir) in configs.iter().zip(heirs) {
+            let mut limiter = heir.and_then(|at| before[at].take());
+            let carried = limiter.as_mut().map(|limiter| limiter.reconfigure(now, config));
+            columns.push(heir.filter(|_| carried == Some(CarryOver::Whole)));
+            self.limiters.push(limiter.unwrap_or_else(|| build_empty(config, now)));
         }
-        self.limiters.truncate(configs.len());
-        for (at, config) in configs.iter().enumerate() {
-            match self.limiters.get_mut(at) {
-                Some(limiter) => {
-                    if !limiter.reconfigure(now, config) {
-                        *limiter = config.build(now);
-                        self.owners.fill(RequestId::NOWHERE);
-                    }
-                }
-                None => self.limiters.push(config.build(now)),
-            }
-        }
+        let rows = self.receipts.chunks(before.len());
+        let moved = rows
+            .flat_map(|row| columns.iter().map(|at| at.map_or(Receipt::default(), |at| row[at])));
+        self.receipts = moved.collect();
+        self.configs = configs.to_vec();
     }
 
     /// The limiters in the order they are asked.
@@ -136,6 +152,34 @@ impl Limits {
         assert_eq!(self.receipts.len(), self.owners.len() * self.limiters.len(), "a receipt each");
         self.limiters.iter().for_each(|limiter| limiter.invariants());
     }
+}
+
+/// A limiter that joins a gate in use.
+fn build_empty(config: &LimitConfig, now: Instant) -> Box<dyn Limiter> {
+    let mut limiter = config.build(now);
+    limiter.start_empty(now);
+    limiter
+}
+
+/// For each of `configs`, the place of the one before that it takes over from: the most alike first,
+/// and of those the one at the same place.
+fn heirs(before: &[LimitConfig], configs: &[LimitConfig]) -> Vec<Option<usize>> {
+    let mut heirs = vec![None; configs.len()];
+    let mut taken = vec![false; before.len()];
+    for likeness in (1..=3).rev() {
+        for (at, config) in configs.iter().enumerate() {
+            if heirs[at].is_some() {
+                continue;
+            }
+            let alike = |old: &usize| !taken[*old] && before[*old].likeness(config) >= likeness;
+            let own = (at < before.len()).then_some(at).filter(alike);
+            heirs[at] = own.or_else(|| (0..before.len()).find(alike));
+            if let Some(old) = heirs[at] {
+                taken[old] = true;
+            }
+        }
+    }
+    heirs
 }
 
 /// Notes everything that is wrong with a list of limits.

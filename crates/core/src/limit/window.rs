@@ -10,7 +10,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Ask, Each, LimitConfig, Limiter, Receipt, Unit, check_factor};
+use super::{Ask, CarryOver, Each, LimitConfig, Limiter, Receipt, Unit, check_factor};
 use crate::config::Problems;
 use crate::context::{Context, Workflow, Workflows};
 use crate::meter::Cost;
@@ -33,6 +33,8 @@ pub struct Window {
     length: Span,
     /// Used in this window, by workflow number; one count where all share it.
     used: Vec<f64>,
+    /// What a workflow starts from that has no count yet: what was used before each had its own.
+    unseen: f64,
 }
 
 impl Window {
@@ -40,7 +42,7 @@ impl Window {
     pub fn new(config: &WindowConfig, now: Instant) -> Self {
         let calendar = (Instant::ZERO, Span::ZERO);
         let (config, ends, length) = (config.clone(), now, Span::ZERO);
-        let mut window = Self { config, calendar, ends, length, used: Vec::new() };
+        let mut window = Self { config, calendar, ends, length, used: Vec::new(), unseen: 0.0 };
         window.turn(now);
         window
     }
@@ -64,17 +66,28 @@ impl Window {
         self.length = Span::from_secs(u64::try_from(until - from).unwrap_or(0));
     }
 
-    fn count(&mut self, now: Instant, context: &Context) -> &mut f64 {
+    /// Begins another window if this one is over.
+    fn settle(&mut self, now: Instant) {
         if now >= self.ends {
             self.turn(now);
-            self.used.fill(0.0);
+            self.used.clear();
+            self.unseen = 0.0;
         }
+    }
+
+    /// The window as receipts name it; never that of a void one.
+    fn stamp(&self) -> u32 {
+        self.ends.as_nanos() as u32 | 1
+    }
+
+    fn count(&mut self, now: Instant, context: &Context) -> &mut f64 {
+        self.settle(now);
         let at = match self.config.each {
             Each::Workflow => usize::from(context.workflow.0).min(Workflows::LIMIT),
             Each::All | Each::Caller => 0,
         };
         if self.used.len() <= at {
-            self.used.resize(at + 1, 0.0);
+            self.used.resize(at + 1, self.unseen);
         }
         &mut self.used[at]
     }
@@ -98,7 +111,7 @@ impl Limiter for Window {
         let fits = *used + paid <= quota || (paid > quota && *used == 0.0);
         if fits {
             *used += paid;
-            return Ok(Receipt { paid, to: self.ends.as_nanos() as u32 });
+            return Ok(Receipt { paid, to: self.stamp() });
         }
         let asked = *used + paid;
         // Told per second, like every quota.
@@ -111,7 +124,7 @@ impl Limiter for Window {
         let used = self.count(now, context);
         let rest = (*used - receipt.paid).max(0.0);
         // What was paid in a window that is over has lapsed with it.
-        if receipt.to == self.ends.as_nanos() as u32 {
+        if receipt.to == self.stamp() {
             *self.count(now, context) = rest;
         }
     }
@@ -123,7 +136,7 @@ impl Limiter for Window {
         let actual = self.config.unit.amount(cost, self.config.factor);
         let used = self.count(now, context);
         let settled = (*used + actual - receipt.paid).max(0.0);
-        if receipt.to == self.ends.as_nanos() as u32 {
+        if receipt.to == self.stamp() || receipt == Receipt::default() {
             *self.count(now, context) = settled;
         }
     }
@@ -134,18 +147,27 @@ impl Limiter for Window {
         self.turn(now);
     }
 
-    fn reconfigure(&mut self, now: Instant, config: &LimitConfig) -> bool {
-        let LimitConfig::Window(config) = config else { return false };
-        let shape = |config: &WindowConfig| (config.period, config.each, config.unit);
-        if shape(config) != shape(&self.config) {
-            return false;
+    /// What was used stays used, whatever is counted from now on: of another period, by all for each
+    /// workflow or by all workflows together; in another unit, as the same share of the quota.
+    fn reconfigure(&mut self, now: Instant, config: &LimitConfig) -> CarryOver {
+        let LimitConfig::Window(config) = config else { return CarryOver::Nothing };
+        self.settle(now);
+        let before = std::mem::replace(&mut self.config, config.clone());
+        if config.each != before.each {
+            let more = |used: &f64| used - self.unseen;
+            self.unseen = (self.unseen + self.used.iter().map(more).sum::<f64>()).max(0.0);
+            self.used.clear();
         }
-        let turned = config.zone_minutes != self.config.zone_minutes;
-        self.config = config.clone();
-        if turned {
+        if config.unit != before.unit {
+            for used in self.used.iter_mut().chain([&mut self.unseen]) {
+                let share = if before.quota > 0.0 { *used / before.quota } else { 1.0 };
+                *used = share * config.quota;
+            }
+        }
+        if (config.period, config.zone_minutes) != (before.period, before.zone_minutes) {
             self.turn(now);
         }
-        true
+        if config.counts() == before.counts() { CarryOver::Whole } else { CarryOver::Level }
     }
 
     fn invariants(&self) {
@@ -251,6 +273,11 @@ impl Default for WindowConfig {
 }
 
 impl WindowConfig {
+    /// What it counts, for how long, and for whom.
+    pub(super) fn counts(&self) -> (Period, Each, Unit) {
+        (self.period, self.each, self.unit)
+    }
+
     /// Notes everything that is wrong with the parameters.
     pub fn validate(&self, problems: &mut Problems) {
         problems.range("quota", self.quota, self.unit.least_burst(), 1e15);
@@ -301,11 +328,37 @@ mod tests {
             LimitConfig::Window(WindowConfig { quota, period: Period::Hour, ..Default::default() })
         };
         while ask(&mut window, secs(1)).is_ok() {}
-        assert!(window.reconfigure(secs(2), &config(5.0)));
+        assert_eq!(window.reconfigure(secs(2), &config(5.0)), CarryOver::Whole);
         assert_eq!((0..9).filter(|_| ask(&mut window, secs(3)).is_ok()).count(), 3);
-        assert!(window.reconfigure(secs(4), &config(3.0)));
+        assert_eq!(window.reconfigure(secs(4), &config(3.0)), CarryOver::Whole);
         assert!(ask(&mut window, secs(5)).is_err());
         assert_eq!(window.used(secs(5), Workflow::NONE), 5.0);
+    }
+
+    /// Six of ten used in the hour: by the day, by each workflow, in another unit, and back.
+    #[test]
+    fn what_was_used_stays_used_whatever_is_counted_next() {
+        let hour = WindowConfig { quota: 10.0, period: Period::Hour, ..WindowConfig::default() };
+        let mut window = Window::new(&hour, secs(0));
+        let change = |window: &mut Window, config: &WindowConfig| {
+            assert_eq!(
+                window.reconfigure(secs(9), &LimitConfig::Window(config.clone())),
+                CarryOver::Level
+            );
+            [0, 3].map(|workflow| window.used(secs(9), Workflow(workflow)))
+        };
+        (0..6).for_each(|_| assert!(ask(&mut window, secs(1)).is_ok()));
+        let day = WindowConfig { period: Period::Day, ..hour };
+        assert_eq!(change(&mut window, &day), [6.0, 6.0]);
+        let each = WindowConfig { each: Each::Workflow, ..day.clone() };
+        assert_eq!(change(&mut window, &each), [6.0, 6.0]);
+        // Workflow 3 uses two more; a stranger still has what was left for all.
+        *window.count(secs(9), &Context { workflow: Workflow(3), ..Context::default() }) += 2.0;
+        assert_eq!(window.used(secs(9), Workflow(4)), 6.0);
+        assert_eq!(change(&mut window, &day), [8.0, 8.0]);
+        let cpu = WindowConfig { unit: Unit::CpuSeconds, quota: 50.0, ..day };
+        assert_eq!(change(&mut window, &cpu), [40.0, 40.0], "eight tenths of it");
+        assert_eq!(window.used(secs(90_000), Workflow::NONE), 0.0, "until the day is over");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! burst (SRTM §IV-C). So groups are dealt out like cards: every broker is owed its part of each group
 //! as the group comes up, and each publisher goes to the broker that is owed most. What is still owed
 //! carries over to the next group, so that the whole comes out right as well. (SRTM's code rounds
-//! each group down and tops up at random, papers.md 8.2.)
+//! each group down and tops up at random.)
 //!
 //! Who knows nothing of groups deals publishers in a random order.
 

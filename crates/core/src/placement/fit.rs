@@ -11,7 +11,10 @@
 //!    and at most a fifth below it, or there is nothing left to halve. What it sheds is placed by the
 //!    next iteration; it is full.
 //! 4. A last remainder smaller than an even part is topped up from the others, to keep max-min (in
-//!    SRTM's code, not in the paper; papers.md 8.2).
+//!    SRTM's code, not in the paper).
+//!
+//! A broker that has publishers and of which nothing was heard has proved nothing: it is measured once
+//! more with what it has, and if it is silent again it is taken to have disappeared.
 //!
 //! When brokers run out, what is left is dealt to those in use, in proportion to what they keep: the
 //! best there is, and [`Fitting::wanted`] says how many brokers would do.
@@ -24,6 +27,9 @@ use super::quota::{Division, fewest, quotas};
 use super::{Broker, Measured, PlaceError, Placement, Publisher, check};
 use crate::time::Span;
 
+/// Measurements in a row in which nothing is heard of a broker that is then taken to have disappeared.
+const SILENT: u32 = 2;
+
 /// A search for a placement, one measurement after the other.
 #[derive(Clone, Debug)]
 pub struct Fitting {
@@ -33,6 +39,8 @@ pub struct Fitting {
     /// What each broker has on trial or keeps, in an order whose beginnings are in proportion.
     hands: Vec<Vec<usize>>,
     states: Vec<State>,
+    /// How often in a row nothing was heard of a broker that has publishers.
+    silent: Vec<u32>,
     /// Measurements of each iteration so far.
     rounds: Vec<u32>,
     placement: Placement,
@@ -67,6 +75,7 @@ impl Fitting {
             brokers: brokers.to_vec(),
             hands: vec![Vec::new(); brokers.len()],
             states: vec![State::Fresh; brokers.len()],
+            silent: vec![0; brokers.len()],
             rounds: Vec::new(),
             placement: Placement::none(publishers.len()),
             done: false,
@@ -112,13 +121,16 @@ impl Fitting {
         }
         let mut left = Vec::new();
         for broker in 0..self.brokers.len() {
-            match measured.get(broker).copied().unwrap_or(Measured::Idle) {
-                Measured::Gone => {
+            let measured = measured.get(broker).copied().unwrap_or(Measured::Idle);
+            let heard = measured != Measured::Idle || self.hands[broker].is_empty();
+            self.silent[broker] = if heard { 0 } else { self.silent[broker] + 1 };
+            match measured {
+                Measured::Tail(tail) => self.judge(broker, tail),
+                Measured::Idle if self.silent[broker] < SILENT => {}
+                Measured::Idle | Measured::Gone => {
                     self.states[broker] = State::Gone;
                     left.append(&mut self.hands[broker]);
                 }
-                Measured::Tail(tail) => self.judge(broker, tail),
-                Measured::Idle => {}
             }
         }
         if left.is_empty() && self.states.iter().any(|at| matches!(at, State::Trial { .. })) {
@@ -338,6 +350,51 @@ mod tests {
         fit(&mut fitting, 2, Span::from_micros(20), &[]);
         assert_eq!(counts(&fitting, 2).iter().sum::<f64>(), 400.0, "nobody is left out");
         assert_eq!(fitting.wanted(), Some(9), "50 and 43 were kept, 307 were not");
+    }
+
+    /// Of the first broker nothing is ever heard: it has not met the objective, and the search ends.
+    #[test]
+    fn a_silent_broker_is_given_up() {
+        let mut fitting =
+            Fitting::new(&publishers(60), &brokers(3, 1e6), FitConfig::new(SLO)).unwrap();
+        assert_eq!(fitting.placement().used(), [0]);
+        fitting.on_measured(&[Measured::Idle; 3]);
+        assert!(!fitting.is_done());
+        assert_eq!(fitting.placement().used(), [0], "the same once more");
+        fitting.on_measured(&[]);
+        assert!(!fitting.placement().used().contains(&0) && !fitting.is_done());
+        fit(&mut fitting, 3, Span::from_micros(20), &[(1, 0)]);
+        assert_eq!(counts(&fitting, 3), [0.0, 30.0, 30.0]);
+        // All of them: nobody is placed, and it ends.
+        let mut fitting =
+            Fitting::new(&publishers(60), &brokers(2, 1e6), FitConfig::new(SLO)).unwrap();
+        for _ in 0..4 {
+            assert!(!fitting.is_done());
+            fitting.on_measured(&[]);
+        }
+        assert!(fitting.is_done() && fitting.placement().used().is_empty());
+    }
+
+    /// Tails that follow rates: what is kept is counted in messages, not in publishers.
+    #[test]
+    fn publishers_differ() {
+        let topic: Vec<Publisher> = (0..60)
+            .map(|at| Publisher { rate: if at % 3 == 0 { 40.0 } else { 10.0 }, group: None })
+            .collect();
+        let mut fitting = Fitting::new(&topic, &brokers(4, 1e6), FitConfig::new(SLO)).unwrap();
+        while !fitting.is_done() {
+            let rates = fitting.placement().rates(&topic, 4);
+            // 500 messages a second take the objective.
+            let tail = |rate: &f64| match *rate {
+                0.0 => Measured::Idle,
+                rate => Measured::Tail(Span::from_nanos((rate * 2e3) as u64)),
+            };
+            fitting.on_measured(&rates.iter().map(tail).collect::<Vec<_>>());
+        }
+        let rates = fitting.placement().rates(&topic, 4);
+        assert!(fitting.placement().broker_of.iter().all(Option::is_some));
+        assert!(rates.iter().all(|rate| *rate <= 500.0), "{rates:?}");
+        assert_eq!(fitting.placement().used().len(), 3, "1,200 a second: {rates:?}");
     }
 
     #[test]

@@ -25,7 +25,7 @@ use std::fmt;
 pub use deal::{Order, deal};
 pub use fit::{FitConfig, Fitting};
 pub use moves::{Move, Moves, moves};
-pub use plan::{Planner, PlannerConfig};
+pub use plan::{Host, Planner, PlannerConfig};
 pub use quota::{Division, fewest, quotas};
 
 use crate::share::{Share, SplitError, Weight, split};
@@ -112,7 +112,7 @@ impl Placement {
 pub enum Measured {
     /// The 99th percentile of the topic's latency there.
     Tail(Span),
-    /// It served none of the topic.
+    /// It served none of the topic, or said nothing: no proof of anything.
     Idle,
     /// It has disappeared.
     Gone,

@@ -16,7 +16,9 @@
 //!
 //! If no k passes, the placement with the smallest predicted worst tail is tried: the best there is.
 //! [`Planner::wanted`] then says how many brokers like the emptiest would do, found by replaying on.
-//! A broker that disappears during the measurement is left out of the next plan.
+//! A broker that disappears during the measurement is left out of the next plan. One that was to serve
+//! some of the topic and of which nothing was heard has proved nothing: the same is measured again,
+//! and if it is silent then too, the objective was not met.
 
 use super::deal::{Order, deal};
 use super::quota::{Division, fewest, quotas};
@@ -30,6 +32,15 @@ const SHIFTS: usize = 8;
 /// How much more a broker is given at a time, at most.
 const MORE: f64 = 1.5;
 
+/// A broker as the planner knows it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Host {
+    /// What its work costs, from a benchmark of it: another machine, other costs.
+    pub costs: Costs,
+    /// What it serves already, in order of arrival, over the same time as the topic's recording.
+    pub serves: Vec<Arrival>,
+}
+
 /// Plans a topic's placement from a recording of it.
 #[derive(Clone, Debug)]
 pub struct Planner {
@@ -38,8 +49,7 @@ pub struct Planner {
     whole: Share,
     /// The topic, in order of arrival.
     recording: Vec<Arrival>,
-    /// What each broker serves besides, in order of arrival; over the same time.
-    others: Vec<Vec<Arrival>>,
+    brokers: Vec<Host>,
     /// Rooms as capacities, so that quotas can be made of them.
     rooms: Vec<Broker>,
     gone: Vec<bool>,
@@ -63,30 +73,29 @@ enum State {
 }
 
 impl Planner {
-    /// Plans. `others` has what each broker serves already; there are as many brokers.
+    /// Plans `topic`, of which `recording` was made, on `brokers`.
     pub fn new(
         topic: &[Publisher],
         whole: Share,
         recording: &[Arrival],
-        others: &[Vec<Arrival>],
+        brokers: &[Host],
         config: PlannerConfig,
     ) -> Result<Self, PlaceError> {
-        let costs = config.costs;
-        // Room in this topic's messages: the idle part of the cores over what its messages take.
-        let all = costs.utilization(recording, config.over);
         let rate: f64 = topic.iter().map(|at| at.rate).sum();
-        let room = |others: &Vec<Arrival>| {
-            let idle = (1.0 - costs.utilization(others, config.over)).max(0.0);
+        // Room in this topic's messages: the idle part of the cores over what its messages take there.
+        let room = |broker: &Host| {
+            let all = broker.costs.utilization(recording, config.over);
+            let idle = (1.0 - broker.costs.utilization(&broker.serves, config.over)).max(0.0);
             Broker { capacity: rate * idle / all.max(f64::MIN_POSITIVE), load: 0.0 }
         };
-        let rooms: Vec<Broker> = others.iter().map(room).collect();
+        let rooms: Vec<Broker> = brokers.iter().map(room).collect();
         check(topic, &rooms)?;
         let mut planner = Self {
             config,
             topic: topic.to_vec(),
             whole,
             recording: recording.to_vec(),
-            others: others.to_vec(),
+            brokers: brokers.to_vec(),
             gone: vec![false; rooms.len()],
             placement: Placement::none(topic.len()),
             predicted: Vec::new(),
@@ -132,31 +141,33 @@ impl Planner {
             return;
         }
         self.rounds += 1;
-        let mut lost = false;
+        let (mut lost, mut silent) = (false, false);
         let mut worst = Span::ZERO;
-        for (broker, measured) in measured.iter().enumerate().take(self.rooms.len()) {
-            match measured {
+        for broker in 0..self.rooms.len() {
+            let used = self.placement.broker_of.contains(&Some(broker));
+            match measured.get(broker).copied().unwrap_or(Measured::Idle) {
                 Measured::Gone => {
-                    lost |= self.placement.broker_of.contains(&Some(broker));
+                    lost |= used;
                     self.gone[broker] = true;
                 }
                 Measured::Tail(tail) => {
-                    worst = worst.max(*tail);
-                    let expected = self.predicted[broker].unwrap_or(*tail).as_secs_f64();
+                    worst = worst.max(tail);
+                    let expected = self.predicted[broker].unwrap_or(tail).as_secs_f64();
                     self.error = self.error.max(tail.as_secs_f64() / expected.max(1e-9));
                 }
-                Measured::Idle => {}
+                Measured::Idle => silent |= used,
             }
         }
-        let met = !lost && worst <= self.config.slo;
+        let late = worst > self.config.slo;
+        let met = !lost && !silent && !late;
         self.error = self.error.min(self.config.distrust);
-        if !lost && !met {
+        if !lost && late {
             self.failed = self.placement.used().len();
             if self.nearest.as_ref().is_none_or(|nearest| worst < nearest.0) {
                 self.nearest = Some((worst, self.placement.clone(), self.predicted.clone()));
             }
         }
-        if lost || (!met && self.rounds < 2) {
+        if lost || (late && self.rounds < 2) {
             self.plan();
         }
         if met || self.rounds >= 2 {
@@ -183,7 +194,7 @@ impl Planner {
         let mut more = self.clone();
         while more.rooms.len() < self.config.most {
             more.rooms.push(self.rooms[emptiest]);
-            more.others.push(self.others[emptiest].clone());
+            more.brokers.push(self.brokers[emptiest].clone());
             more.gone.push(false);
             let there: Vec<usize> = more.there();
             let (_, predicted) = more.try_on(&there);
@@ -282,13 +293,8 @@ impl Planner {
         match placement.shares(self.whole, &self.topic) {
             Ok(shares) => {
                 for (at, share) in shares {
-                    tails[at] = tail(
-                        self.config.costs,
-                        share,
-                        &parts[at],
-                        &self.others[at],
-                        self.config.window,
-                    );
+                    let Host { costs, serves } = &self.brokers[at];
+                    tails[at] = tail(*costs, share, &parts[at], serves, self.config.window);
                 }
             }
             // More brokers than tokens: nothing would pass some of them.
@@ -315,8 +321,6 @@ fn level(parts: &mut [f64], tails: impl Iterator<Item = Option<Span>>, worst: Sp
 pub struct PlannerConfig {
     /// The objective: the 99th percentile of the topic's latency, on every broker.
     pub slo: Span,
-    /// What brokers' work costs.
-    pub costs: Costs,
     /// How long the recordings are.
     pub over: Span,
     /// How long a measurement is.
@@ -333,9 +337,9 @@ pub struct PlannerConfig {
 }
 
 impl PlannerConfig {
-    /// For this objective, with these costs, and recordings and measurements of these lengths.
-    pub fn new(slo: Span, costs: Costs, over: Span, window: Span) -> Self {
-        Self { slo, costs, over, window, margin: 0.05, distrust: 1.25, most: 64 }
+    /// For this objective, and recordings and measurements of these lengths.
+    pub fn new(slo: Span, over: Span, window: Span) -> Self {
+        Self { slo, over, window, margin: 0.05, distrust: 1.25, most: 64 }
     }
 }
 
@@ -366,12 +370,20 @@ mod tests {
         (publishers.collect(), (0..40 * size).map(arrival).collect())
     }
 
+    fn config() -> PlannerConfig {
+        PlannerConfig::new(Span::from_millis(1), Span::from_secs(1), Span::from_secs(1))
+    }
+
     fn planner(size: u32, brokers: usize) -> Planner {
+        planner_on(size, &vec![COSTS; brokers])
+    }
+
+    fn planner_on(size: u32, brokers: &[Costs]) -> Planner {
         let (publishers, recording) = topic(size);
         let whole = Share::new(Rate::per_second(440.0 * f64::from(size)).unwrap(), 1_000);
-        let config =
-            PlannerConfig::new(Span::from_millis(1), COSTS, Span::from_secs(1), Span::from_secs(1));
-        Planner::new(&publishers, whole, &recording, &vec![Vec::new(); brokers], config).unwrap()
+        let hosts: Vec<Host> =
+            brokers.iter().map(|costs| Host { costs: *costs, serves: Vec::new() }).collect();
+        Planner::new(&publishers, whole, &recording, &hosts, config()).unwrap()
     }
 
     /// A measurement in which everything takes `factor` times as long as predicted.
@@ -437,9 +449,86 @@ mod tests {
     fn no_brokers_is_an_error() {
         let (publishers, recording) = topic(1);
         let whole = Share::new(Rate::per_second(1.0).unwrap(), 1);
-        let config =
-            PlannerConfig::new(Span::from_millis(1), COSTS, Span::from_secs(1), Span::from_secs(1));
-        let planner = Planner::new(&publishers, whole, &recording, &[], config);
+        let planner = Planner::new(&publishers, whole, &recording, &[], config());
         assert_eq!(planner.err(), Some(PlaceError::NoBrokers));
+    }
+
+    /// Two old machines that take twice as long, and a new one with four cores.
+    #[test]
+    fn machines_differ() {
+        let twice = |span: Span| span + span;
+        let slow = Costs {
+            wake: twice(COSTS.wake),
+            read: twice(COSTS.read),
+            forward: twice(COSTS.forward),
+            ..COSTS
+        };
+        let fast = Costs { cores: 4, ..COSTS };
+        // What one alone can take is what decides whether it is enough.
+        for (costs, enough) in [(slow, false), (COSTS, true), (fast, true)] {
+            assert_eq!(planner_on(7, &[costs]).wanted().is_none(), enough, "{costs:?}");
+        }
+        // The one that has most room is asked first, wherever it stands.
+        assert_eq!(planner_on(7, &[slow, slow, fast]).placement().used(), [2]);
+        // Together the slow one has the smaller part, and all tails are predicted to be in time.
+        let planner = planner_on(12, &[slow, COSTS, COSTS]);
+        let rates = planner.placement().rates(&planner.topic, 3);
+        assert!(planner.wanted().is_none() && rates[0] < rates[1].max(rates[2]), "{rates:?}");
+    }
+
+    /// One publisher in four sends ten times as much as the others.
+    #[test]
+    fn publishers_differ() {
+        let heavy = |at: u32| at.is_multiple_of(4);
+        let rate = |at: u32| if heavy(at) { 100.0 } else { 10.0 };
+        let publishers: Vec<Publisher> = (0..400)
+            .map(|at| Publisher { rate: rate(at), group: Some(GroupId(at / 20)) })
+            .collect();
+        // Batches of ten; each group at its moment, those who send more ten times as often.
+        let mut recording: Vec<Arrival> = (0..400u32)
+            .flat_map(|at| {
+                let times = if heavy(at) { 10 } else { 1 };
+                (0..times).map(move |time| Arrival {
+                    at: Instant::ZERO + Span::from_millis(u64::from(at / 20 * 5 + time * 100)),
+                    publisher: at,
+                    messages: 10,
+                })
+            })
+            .collect();
+        recording.sort_by_key(|at| (at.at, at.publisher));
+        let total: f64 = publishers.iter().map(|at| at.rate).sum();
+        let whole = Share::new(Rate::per_second(1.1 * total).unwrap(), 4_000);
+        let hosts = vec![Host { costs: COSTS, serves: Vec::new() }; 6];
+        let mut planner = Planner::new(&publishers, whole, &recording, &hosts, config()).unwrap();
+        assert!(planner.placement().broker_of.iter().all(Option::is_some));
+        let used = planner.placement().used();
+        let rates = planner.placement().rates(&publishers, 6);
+        // Dealt by what they send: even parts, to within one of the largest.
+        for &at in &used {
+            let part = total / used.len() as f64;
+            assert!((rates[at] - part).abs() <= 100.0, "{rates:?}");
+        }
+        planner.on_measured(&measure(&planner, 1.0));
+        assert!(planner.met(), "{:?}", planner.predicted());
+    }
+
+    /// Of one broker in use nothing is heard, though what is heard is in time.
+    #[test]
+    fn silence_proves_nothing() {
+        let mut planner = planner(20, 6);
+        let (placement, mut measured) = (planner.placement().clone(), measure(&planner, 1.0));
+        measured[placement.used()[0]] = Measured::Idle;
+        planner.on_measured(&measured);
+        assert!(!planner.is_done());
+        assert_eq!(*planner.placement(), placement, "the same again");
+        let mut heard = planner.clone();
+        heard.on_measured(&measure(&planner, 1.0));
+        assert!(heard.met());
+        // Silent again, or no answer at all.
+        for measured in [measured, Vec::new()] {
+            let mut planner = planner.clone();
+            planner.on_measured(&measured);
+            assert!(planner.is_done() && !planner.met());
+        }
     }
 }

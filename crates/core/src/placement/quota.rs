@@ -87,7 +87,7 @@ mod tests {
         residuals.iter().map(|&capacity| Broker { capacity, load: 0.0 }).collect()
     }
 
-    /// papers.md 11.7: rate 60 over residuals 50, 30, 20 takes two brokers and gives 30 to each.
+    /// SRTM §IV-B, the rule by hand: rate 60 over residuals 50, 30, 20 takes two brokers and gives 30 to each.
     #[test]
     fn the_quota_rule_of_the_notes() {
         let brokers = residuals(&[20.0, 50.0, 30.0]);

@@ -8,7 +8,7 @@
 //!
 //! Ours is the same with these differences. There is no barrier: targets follow from what is known,
 //! and a silent node counts as it last said until its lease is over (SRTM's code waits for every
-//! broker, papers.md 8.2). Nobody is skipped for being idle: what is divided here comes on top of a
+//! broker). Nobody is skipped for being idle: what is divided here comes on top of a
 //! safe share that everyone has. And nothing moves for noise: targets stay until a load has left what
 //! they were made for by more than a tolerance, or is known from twice as long a past; and bursts go by
 //! rates as long as backlogs do not clearly say otherwise, for a largest value scatters widely.
@@ -30,7 +30,9 @@ use crate::config::Problems;
 pub struct Adaptor {
     config: AdaptorConfig,
     nodes: BTreeMap<HolderId, Node>,
-    /// Whether the targets have to be made anew.
+    /// What the targets divide.
+    pool: Share,
+    /// Whether they have to be made anew.
     stale: bool,
 }
 
@@ -46,7 +48,7 @@ struct Node {
 impl Adaptor {
     /// Nobody is there.
     pub fn new(config: AdaptorConfig) -> Self {
-        Self { config, nodes: BTreeMap::new(), stale: false }
+        Self { config, nodes: BTreeMap::new(), pool: Share::NONE, stale: false }
     }
 
     /// A node has said what its load is.
@@ -68,7 +70,8 @@ impl Adaptor {
     /// A node's part of `pool`; nothing for one that has said nothing. All parts together are the
     /// pool exactly.
     pub fn target(&mut self, pool: Share, holder: HolderId) -> Share {
-        if std::mem::take(&mut self.stale) {
+        if std::mem::replace(&mut self.pool, pool) != pool || self.stale {
+            self.stale = false;
             self.divide(pool);
         }
         self.nodes.get(&holder).map_or(Share::NONE, |node| node.target)

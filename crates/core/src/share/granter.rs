@@ -16,12 +16,16 @@ use crate::time::{Instant, Span};
 pub struct Granter {
     config: LeaseConfig,
     whole: Share,
-    /// What can be leased: the whole without everyone's safe share.
+    /// Set aside for each node: the largest safe share that one may have.
+    aside: Share,
+    /// What can be leased: the whole without what is set aside for everyone.
     pool: Share,
-    /// Sum of all commitments; within the pool.
+    /// Sum of all commitments; within the pool, or after it shrank on the way there.
     committed: Share,
     /// Nothing is granted before this moment: leases of a forgotten past may run until then.
     quiet_until: Instant,
+    /// What those may be using.
+    forgotten: Option<Share>,
     holders: BTreeMap<HolderId, Entry>,
     adaptor: Adaptor,
 }
@@ -32,8 +36,11 @@ struct Entry {
     sequence: u64,
     /// Most that the holder may be using of the pool.
     committed: Share,
-    /// What was answered to that report.
+    /// What was answered to that report: the agreement, and the lease.
+    told: Share,
     granted: Share,
+    /// The largest safe share that the holder may have.
+    safe: Share,
     /// When the holder is at its safe share for sure.
     until: Instant,
 }
@@ -45,20 +52,24 @@ impl Granter {
         config: LeaseConfig,
         adaptor: AdaptorConfig,
     ) -> Result<Self, SplitError> {
-        let pool = config.pool(whole)?;
+        let aside = config.safe_share(whole)?;
         Ok(Self {
             config,
             whole,
-            pool,
+            aside,
+            pool: whole.minus(aside.times(u64::from(config.nodes))),
             committed: Share::NONE,
             quiet_until: Instant::ZERO,
+            forgotten: None,
             holders: BTreeMap::new(),
             adaptor: Adaptor::new(adaptor),
         })
     }
 
     /// A granter whose predecessor is gone, and its memory with it. It grants nothing until every
-    /// lease that may be out is over; holders keep what they have, then their safe share.
+    /// lease that may be out is over; holders keep what they have, then their safe share. If the
+    /// agreement has changed, this is the largest that a node may know of, and the one in force is
+    /// told afterwards ([`set_whole`](Self::set_whole)).
     pub fn after_loss(
         now: Instant,
         whole: Share,
@@ -67,7 +78,31 @@ impl Granter {
     ) -> Result<Self, SplitError> {
         let mut granter = Self::new(whole, config, adaptor)?;
         granter.quiet_until = now + config.kept();
+        granter.forgotten = Some(granter.pool);
         Ok(granter)
+    }
+
+    /// Another agreement from now on. Tell the granter of a larger one before any node; nodes hear of
+    /// it with their grants. Shares in use are never more than the larger of both (but for safe shares
+    /// being rounded, less than a token each), and no more than a smaller one as soon as each lease
+    /// was renewed or is over and each node has heard.
+    pub fn set_whole(&mut self, whole: Share) -> Result<(), SplitError> {
+        self.aside = self.aside.most(self.config.safe_share(whole)?);
+        self.whole = whole;
+        self.pool = whole.minus(self.reserved());
+        Ok(())
+    }
+
+    /// No process runs, or will be started, that knows only of an earlier agreement: what was set aside
+    /// for its safe share can be leased. Without effect while leases of a forgotten past may run.
+    pub fn settle_whole(&mut self) {
+        if self.forgotten.is_some() {
+            return;
+        }
+        let safe = self.config.safe_share(self.whole).unwrap_or(self.aside);
+        // Answers that are under way may still tell of another.
+        self.aside = self.holders.values().map(|entry| entry.safe).fold(safe, Share::most);
+        self.pool = self.whole.minus(self.reserved());
     }
 
     /// A report has come. The answer, if it deserves one.
@@ -76,12 +111,13 @@ impl Granter {
         if now < self.quiet_until {
             return None;
         }
+        self.forgotten = None;
         let entry = self.holders.get(&report.holder).copied();
         match entry {
             Some(entry) if report.sequence < entry.sequence => None,
             // Repeated: so is the answer, and nothing else changes.
             Some(entry) if report.sequence == entry.sequence => {
-                Some(self.answer(report, entry.granted))
+                Some(self.answer(report, entry.told, entry.granted))
             }
             Some(entry) => {
                 // Step 2: it uses no more than it says. Nor more than was granted, whatever it says.
@@ -93,7 +129,7 @@ impl Granter {
             None if self.holders.len() < self.most_holders() => {
                 Some(self.grant(now, report, Share::NONE))
             }
-            None => Some(self.answer(report, Share::NONE)),
+            None => Some(self.answer(report, report.whole, Share::NONE)),
         }
     }
 
@@ -119,9 +155,11 @@ impl Granter {
         self.whole
     }
 
-    /// What holders may be using of it now, safe shares included.
+    /// What holders may be using now, safe shares included. More than the agreement only while that
+    /// has shrunk and not everyone has confirmed it.
     pub fn committed(&self) -> Share {
-        self.whole.minus(self.pool).plus(self.committed)
+        let leased = self.committed.plus(self.forgotten.unwrap_or(Share::NONE));
+        self.reserved().plus(leased)
     }
 
     /// Holders with a lease.
@@ -129,17 +167,20 @@ impl Granter {
         self.holders.iter().map(|(id, entry)| (*id, entry.committed))
     }
 
-    /// What is guaranteed.
+    /// What is guaranteed: of the agreement, or of what is still committed of a larger one.
     pub fn bound(&self) -> Bound {
-        self.config.bound(self.whole)
+        self.config.bound(self.whole.most(self.committed()))
     }
 
     /// Panics if the state contradicts itself.
     pub fn invariants(&self) {
         let sum = self.holders.values().map(|entry| entry.committed).fold(Share::NONE, Share::plus);
         assert_eq!(sum, self.committed, "the sum is kept");
-        assert!(self.pool.covers(self.committed), "never more than the pool");
         assert!(self.holders.len() <= self.most_holders(), "holders are bounded");
+    }
+
+    fn reserved(&self) -> Share {
+        self.aside.times(u64::from(self.config.nodes))
     }
 
     /// Twice as many as can be there at once: a node that crashed and its successor.
@@ -153,29 +194,39 @@ impl Granter {
         let target = self.adaptor.target(self.pool, report.holder);
         let free = self.pool.minus(self.committed);
         let granted = target.least(confirmed.plus(free));
+        let safe_of = |whole| self.config.safe_share(whole).unwrap_or(self.aside);
+        // Whatever it says, it knows of no larger one than there was.
+        let (known, meant) = (safe_of(report.whole).least(self.aside), safe_of(self.whole));
+        // Shrink, confirm, grow: a larger safe share is for when nothing is leased that it needs.
+        let fits = known.covers(meant) || self.pool.covers(self.committed);
+        let told = if fits { self.whole } else { report.whole };
         let entry = Entry {
             sequence: report.sequence,
             committed: confirmed,
+            told,
             granted,
+            safe: known.most(safe_of(told)),
             until: now + self.config.kept(),
         };
         // It may or may not hear of this.
         self.commit(report.holder, confirmed.most(granted), entry);
-        self.answer(report, granted)
+        self.answer(report, told, granted)
     }
 
     fn commit(&mut self, holder: HolderId, committed: Share, entry: Entry) {
         let before = self.holders.insert(holder, Entry { committed, ..entry });
         let before = before.map_or(Share::NONE, |entry| entry.committed);
+        let most = self.pool.most(self.committed);
         self.committed = self.committed.minus(before).plus(committed);
+        assert!(most.covers(self.committed), "never more than the pool, or nearer to it");
         self.invariants();
     }
 
-    fn answer(&mut self, report: &Report, leased: Share) -> Grant {
+    fn answer(&mut self, report: &Report, whole: Share, leased: Share) -> Grant {
         let target = self.adaptor.target(self.pool, report.holder);
         // More is meant for it as soon as others have confirmed that they use less.
         let again = if leased.covers(target) { self.config.period } else { self.soon() };
-        Grant { holder: report.holder, sequence: report.sequence, leased, again }
+        Grant { holder: report.holder, sequence: report.sequence, whole, leased, again }
     }
 
     fn soon(&self) -> Span {
@@ -205,7 +256,7 @@ mod tests {
     fn report(holder: u64, sequence: u64, leased: Share, rate: u64) -> Report {
         let rate = Rate::from_millionths(rate);
         let load = Load { rate, backlog: 0, over: Span::from_secs(10) };
-        Report { holder: HolderId(holder), sequence, leased, load }
+        Report { holder: HolderId(holder), sequence, whole: WHOLE, leased, load }
     }
 
     fn share(rate: u64, burst: u64) -> Share {
@@ -241,6 +292,34 @@ mod tests {
         assert_eq!(granter.on_report(at(9), &old), answer);
         granter.on_report(at(10), &report(1, 8, answer.unwrap().leased, 500));
         assert_eq!(granter.on_report(at(11), &old), None);
+    }
+
+    #[test]
+    fn a_smaller_whole_is_leased_when_it_is_renewed_and_a_larger_one_at_once() {
+        let mut granter = granter();
+        let all = granter.on_report(at(0), &report(1, 1, Share::NONE, 500)).unwrap().leased;
+        let half = share(500_000, 50);
+        granter.set_whole(half).unwrap();
+        assert_eq!(granter.committed(), WHOLE, "it may be using that");
+        assert_eq!(granter.bound().whole, WHOLE);
+        let renewed = granter.on_report(at(1), &report(1, 2, all, 500)).unwrap();
+        // Less the safe shares of the old whole, until nobody has one.
+        assert_eq!((renewed.whole, renewed.leased), (half, share(300_000, 30)));
+        granter.on_report(at(2), &report(1, 3, renewed.leased, 500)).unwrap();
+        assert_eq!(granter.committed(), half);
+        granter.settle_whole();
+        let heard = Report { whole: half, ..report(1, 4, renewed.leased, 500) };
+        assert_eq!(granter.on_report(at(3), &heard).unwrap().leased, share(300_000, 30));
+        granter.settle_whole();
+        let again = Report { whole: half, sequence: 5, ..heard };
+        assert_eq!(granter.on_report(at(4), &again).unwrap().leased, share(400_000, 40));
+        granter.set_whole(WHOLE).unwrap();
+        let raised = Report { whole: half, sequence: 6, leased: share(400_000, 40), ..heard };
+        let raised = granter.on_report(at(5), &raised).unwrap();
+        assert_eq!((raised.whole, raised.leased), (WHOLE, share(800_000, 80)));
+        let none = SplitError::BurstTooSmall { parts: 2, burst: 1 };
+        assert_eq!(granter.set_whole(share(1_000, 1)), Err(none), "and nothing has changed");
+        assert_eq!(granter.whole(), WHOLE);
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //!
 //! *Backlog* is what a bucket would have to hold for nobody to wait: tokens missing from a full one
 //! plus messages waiting for a token. Unlike the number that waits it is there before anyone waits.
-//! (SRTM's released code reports the message count here, papers.md 8.2.)
+//! (SRTM's released code reports the message count here.)
 //!
 //! Both values are absolute, so that a report lost, late or repeated does no harm, and a load says
 //! how long a past it is from: the longer, the more exact.

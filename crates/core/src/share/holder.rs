@@ -38,6 +38,9 @@ use crate::time::Instant;
 pub struct Holder {
     id: HolderId,
     config: LeaseConfig,
+    /// The agreement it knows of.
+    whole: Share,
+    /// Its safe share of that.
     safe: Share,
     /// What it may use on top, before `until`.
     leased: Share,
@@ -66,6 +69,7 @@ impl Holder {
         Ok(Self {
             id,
             config,
+            whole,
             safe,
             leased: Share::NONE,
             until: now,
@@ -133,7 +137,8 @@ impl Holder {
         self.sent = now;
         self.due = now + self.config.period;
         let load = self.history.load(now);
-        Some(Report { holder: self.id, sequence: self.sequence, leased: self.leased, load })
+        let (whole, leased) = (self.whole, self.leased);
+        Some(Report { holder: self.id, sequence: self.sequence, whole, leased, load })
     }
 
     /// An answer has come. Only one to the newest report counts, and only while its term runs.
@@ -146,11 +151,29 @@ impl Holder {
         let shrunk = !grant.leased.covers(self.leased);
         self.leased = grant.leased;
         self.until = until;
+        if let Ok(safe) = self.config.safe_share(grant.whole) {
+            (self.whole, self.safe) = (grant.whole, safe);
+        }
         self.bucket.set_limit(now, self.share_now().limit());
         // What it no longer uses is for others as soon as it has said so.
         let again = if shrunk { now } else { now + grant.again };
         self.due = self.due.min(again);
         true
+    }
+
+    /// Another agreement from now on, for its safe share. Grants tell of it too; this is for a node that
+    /// has heard otherwise. The granter must have heard of a larger one before.
+    pub fn set_whole(&mut self, now: Instant, whole: Share) -> Result<(), SplitError> {
+        let safe = self.config.safe_share(whole)?;
+        let now = self.settle(now);
+        (self.whole, self.safe) = (whole, safe);
+        self.bucket.set_limit(now, self.share_now().limit());
+        Ok(())
+    }
+
+    /// The agreement it knows of.
+    pub fn whole(&self) -> Share {
+        self.whole
     }
 
     /// The share in use at `now`.
@@ -215,7 +238,8 @@ mod tests {
 
     fn grant(sequence: u64, burst: u64) -> Grant {
         let leased = Share::new(Rate::from_millionths(90_000_000), burst);
-        Grant { holder: HolderId(1), sequence, leased, again: Span::from_millis(500) }
+        let again = Span::from_millis(500);
+        Grant { holder: HolderId(1), sequence, whole: WHOLE, leased, again }
     }
 
     fn taken(holder: &mut Holder, now: Instant) -> usize {

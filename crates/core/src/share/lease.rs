@@ -4,7 +4,7 @@
 //!
 //! Nodes enforce their shares alone. To move some of node A's share to node B, A must have stopped
 //! using it before B starts: a plain push of new shares lets both use it for as long as the messages
-//! differ in delay, and for ever if A's is lost (papers.md, trap 45). And a node that cannot be
+//! differ in delay, and for ever if A's is lost. And a node that cannot be
 //! reached must not keep its share for ever.
 //!
 //! # The idea
@@ -24,12 +24,16 @@
 //!    moment at which the granter answered, and longer by what two clocks may differ in. So a lease
 //!    is over before its commitment is, and what is no longer committed is used by nobody.
 //! 5. A granter that has lost its memory grants nothing until all leases it may have granted are over.
+//! 6. The agreement itself can change. Nodes hear of it with their grants. A smaller one is in force
+//!    as soon as every lease was renewed or is over; a larger one is leased with the next reports.
+//!    Until it is told that nobody has a safe share of an earlier agreement any more, the granter sets
+//!    aside the largest there was, because it cannot know who has not heard.
 //!
 //! Messages may be lost, repeated, late or out of order; nodes may crash, stop and come back (as a
 //! new holder, with an empty bucket); clocks may differ by any amount, but not in speed by more than
 //! [`LeaseConfig::drift`]. Whoever runs two granters for one agreement at once has two agreements.
 //!
-//! Doorman's leases (papers.md 8.3) grant at most what others do not *have*, which is step 3; steps
+//! Doorman's leases (`youtube/doorman`) grant at most what others do not *have*, which is step 3; steps
 //! 2, 4 and 5 are ours.
 
 use std::fmt;
@@ -54,6 +58,8 @@ pub struct Report {
     pub holder: HolderId,
     /// Its number: larger is newer.
     pub sequence: u64,
+    /// The agreement it knows of: its safe share is that of this one, but for an answer.
+    pub whole: Share,
     /// The leased part of its share as it sends this. It will not use more, but for an answer to
     /// this report.
     pub leased: Share,
@@ -68,6 +74,8 @@ pub struct Grant {
     pub holder: HolderId,
     /// The report that this answers.
     pub sequence: u64,
+    /// The agreement that its safe share is of from now on.
+    pub whole: Share,
     /// The leased part of its share from now on, for a term from when it sent that report.
     pub leased: Share,
     /// When to report again, after this has arrived. Soon, if more is meant for it.
@@ -116,11 +124,6 @@ impl LeaseConfig {
             return Err(SplitError::RateTooSmall { parts, rate: whole.rate });
         }
         Ok(safe)
-    }
-
-    /// What remains to be leased.
-    pub(super) fn pool(&self, whole: Share) -> Result<Share, SplitError> {
-        Ok(whole.minus(self.safe_share(whole)?.times(u64::from(self.nodes))))
     }
 
     /// How long a commitment is kept: a term, as the slowest clock counts it, measured with the
@@ -213,7 +216,6 @@ mod tests {
         assert_eq!(config.safe_share(whole(1_000.0, 100)), Ok(whole(25.0, 2)));
         // A tenth of ten is no token each: the least is set aside instead.
         assert_eq!(config.safe_share(whole(1_000.0, 10)), Ok(whole(25.0, 1)));
-        assert_eq!(config.pool(whole(1_000.0, 10)), Ok(whole(900.0, 6)));
         let error = SplitError::BurstTooSmall { parts: 4, burst: 3 };
         assert_eq!(config.safe_share(whole(1_000.0, 3)), Err(error));
         let none = Share::new(Rate::from_millionths(5), 100);

@@ -1,6 +1,7 @@
 //! Shares under adversarial schedules: messages lost, repeated, late and out of order, nodes and
-//! granters that crash, clocks that differ. At no moment do the shares in use exceed the whole, and
-//! in no stretch of time do all nodes together take more tokens than the bound says.
+//! granters that crash, clocks that differ, agreements that change. At no moment do the shares in use
+//! exceed the whole, or what is committed of a larger one before it, and in no stretch of time do all
+//! nodes together take more tokens than the bound says.
 
 use proptest::prelude::*;
 
@@ -27,6 +28,8 @@ enum Op {
     Crash(usize),
     /// The granter crashes, and another starts without its memory.
     Forget,
+    /// Another agreement: rate and burst.
+    Whole(u32, u64),
     /// Everything that is under way arrives, in order.
     Calm,
 }
@@ -42,6 +45,7 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (0..NODES, 0..300u64).prop_map(|(node, count)| Op::Load(node, count)),
         1 => (0..NODES).prop_map(Op::Crash),
         1 => Just(Op::Forget),
+        1 => (10..3_000u32, NODES as u64..90).prop_map(|(rate, burst)| Op::Whole(rate, burst)),
         3 => Just(Op::Calm),
     ]
 }
@@ -67,6 +71,10 @@ impl Clock {
 
 struct World {
     whole: Share,
+    /// What every other process is started with: the first agreement that not everybody knew to be over.
+    known: Share,
+    /// The largest agreement since.
+    largest: Share,
     config: LeaseConfig,
     now: Instant,
     granter: Granter,
@@ -90,6 +98,8 @@ impl World {
         let granter = Granter::new(whole, config, AdaptorConfig::default()).unwrap();
         let mut world = Self {
             whole,
+            known: whole,
+            largest: whole,
             config,
             now: Instant::ZERO,
             granter,
@@ -107,7 +117,8 @@ impl World {
         self.next_id += 1;
         let now = self.clocks[node + 1].read(self.now);
         let history = HistoryConfig::default();
-        Holder::new(now, HolderId(self.next_id), self.whole, self.config, history).unwrap()
+        let whole = if self.next_id.is_multiple_of(2) { self.known } else { self.whole };
+        Holder::new(now, HolderId(self.next_id), whole, self.config, history).unwrap()
     }
 
     fn act(&mut self, op: Op) {
@@ -135,7 +146,15 @@ impl World {
             Op::Forget => {
                 let now = self.clocks[0].read(self.now);
                 let adaptor = AdaptorConfig::default();
-                self.granter = Granter::after_loss(now, self.whole, self.config, adaptor).unwrap();
+                // It is told of the largest agreement that somebody may know of, then of the one there is.
+                let (largest, config) = (self.largest, self.config);
+                self.granter = Granter::after_loss(now, largest, config, adaptor).unwrap();
+                self.granter.set_whole(self.whole).unwrap();
+            }
+            Op::Whole(rate, burst) => {
+                self.whole = Share::new(Rate::per_second(f64::from(rate)).unwrap(), burst);
+                self.largest = self.largest.most(self.whole);
+                self.granter.set_whole(self.whole).unwrap();
             }
             Op::Calm => {
                 for message in std::mem::take(&mut self.under_way) {
@@ -143,6 +162,11 @@ impl World {
                 }
             }
         }
+        if self.nodes.iter().all(|node| node.whole() == self.whole) {
+            self.granter.settle_whole();
+            self.known = self.whole;
+        }
+        self.allowed = self.allowed.min(self.granter.bound().whole.burst as f64);
         self.report();
         self.take_everything();
         self.check();
@@ -154,9 +178,9 @@ impl World {
         while span > Span::ZERO {
             let part = span.min(step);
             self.now += part;
-            let bound = self.config.bound(self.whole);
-            let earned = bound.most(part) - self.whole.burst as f64;
-            self.allowed = (self.allowed + earned).min(self.whole.burst as f64);
+            let bound = self.granter.bound();
+            let burst = bound.whole.burst as f64;
+            self.allowed = (self.allowed + bound.most(part) - burst).min(burst);
             span = span.saturating_sub(part);
             self.report();
             self.take_everything();
@@ -210,7 +234,12 @@ impl World {
     }
 
     fn check(&self) {
-        assert!(self.whole.covers(self.in_use()), "in use {} at {}", self.in_use(), self.now);
+        // The agreement, or what is left of a larger one.
+        let (most, in_use) = (self.granter.bound().whole, self.in_use());
+        assert!(most.covers(in_use), "in use {in_use} of {most} at {}", self.now);
+        // Safe shares are rounded: up to a token each more.
+        let rounding = Share::new(Rate::from_millionths(NODES as u64), NODES as u64);
+        assert!(self.largest.plus(rounding).covers(most), "more than there ever was: {most}");
         assert!(self.allowed > -1e-6, "{} tokens too many at {}", -self.allowed, self.now);
         self.granter.invariants();
         self.nodes.iter().for_each(Holder::invariants);
@@ -232,15 +261,18 @@ proptest! {
         for op in ops {
             world.act(op);
         }
-        // And when the trouble is over, the whole is used again.
+        // And when the trouble is over, the whole is used again, and no more than it.
         let mut used = Share::NONE;
-        for _ in 0..250 {
+        for round in 0..250 {
             for node in 0..NODES {
                 world.act(Op::Load(node, 50));
             }
             world.act(Op::Pass(50));
             world.act(Op::Calm);
-            used = used.most(world.in_use());
+            // Two terms on, nothing of an earlier agreement is left.
+            if round >= 130 {
+                used = used.most(world.in_use());
+            }
         }
         prop_assert_eq!(used, world.whole);
     }

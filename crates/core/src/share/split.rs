@@ -8,7 +8,7 @@
 //! 2. the others divide the rest in proportion to their weights, rounded down;
 //! 3. what is left goes, one each, to those that lost most by rounding, of equals to the first.
 //!
-//! Rate and burst are divided separately (papers.md, trap 42). A bucket below one token never lets
+//! Rate and burst are divided separately. A bucket below one token never lets
 //! anything pass, so every burst is at least one, and more parts than tokens is an error.
 
 use std::fmt;
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(split(slow, &[Weight::both(1); 4]), Err(error));
     }
 
-    /// papers.md 11.6: (10/s, 2) in two halves is (5/s, 1) twice.
+    /// (10/s, 2) in two halves is (5/s, 1) twice.
     #[test]
     fn halves_are_halves() {
         let rate = |tokens| Rate::per_second(tokens).unwrap();

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
     use crate::config;
 
-    /// papers.md 11.8: β of 1 and 3.
+    /// Wisp §4.1.3: β of 1 and 3.
     #[test]
     fn a_weight_is_a_quantile() {
         for (beta, q) in [(0.0, 0.0), (1.0, 0.5), (3.0, 0.75)] {

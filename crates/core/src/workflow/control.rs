@@ -325,7 +325,7 @@ mod tests {
         }
     }
 
-    /// papers.md 11.8, Wisp §4.1.2: q = 0 limits w1 at a1 to 75 per second, which leaves e1 100 to spare; q =
+    /// Wisp §4.1.2, Figure 3: q = 0 limits w1 at a1 to 75 per second, which leaves e1 100 to spare; q =
     /// 1 leaves it at the 100 that are offered, and e2 has to drop 100. The others are not throttled.
     #[test]
     fn wisps_figure_3() {

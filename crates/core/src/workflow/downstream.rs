@@ -204,7 +204,7 @@ mod tests {
         downstream.allows(Instant::ZERO, W, 100.0, |_| q)
     }
 
-    /// papers.md 11.8: amplification 4 at e1 and e2, grants of none and of 300.
+    /// Wisp §4.1.2, Figure 3: amplification 4 at e1 and e2, grants of none and of 300.
     #[test]
     fn grants_are_divided_by_amplification_and_the_quantile_is_taken() {
         for (q, expected) in [(0.0, 75.0), (1.0, f64::INFINITY)] {

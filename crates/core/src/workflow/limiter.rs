@@ -284,7 +284,7 @@ mod tests {
         RequestId::from_u64(n)
     }
 
-    /// papers.md 11.8: deadline 300 ms, 20 of them gone, 250 to come: 30 ms can be afforded; at 75 per second
+    /// Wisp §4.3 by hand: deadline 300 ms, 20 of them gone, 250 to come: 30 ms can be afforded; at 75 per second
     /// two in line (26.7 ms) will do, three (40 ms) will not.
     #[test]
     fn what_cannot_be_in_time_is_refused_at_the_door() {

@@ -293,7 +293,7 @@ mod tests {
         }
     }
 
-    /// papers.md 11.8: at e2, 400, 100 and 100 of a capacity of 500.
+    /// Wisp §4.1.2, Figure 3: at e2, 400, 100 and 100 of a capacity of 500.
     #[test]
     fn only_the_workflow_above_its_fair_share_is_limited() {
         let (config, mut local) = (exact(), Local::new(&exact()));

@@ -5,7 +5,7 @@
 
 use tidegate_core::placement::replay::Arrival;
 use tidegate_core::placement::{
-    Broker, Division, FitConfig, Fitting, Measured, Order, Placement, Planner, PlannerConfig,
+    Broker, Division, FitConfig, Fitting, Host, Measured, Order, Placement, Planner, PlannerConfig,
     Publisher, deal, fewest, quotas,
 };
 use tidegate_core::share::Share;
@@ -17,7 +17,7 @@ use crate::random::stream_seed;
 
 /// The objective of all of SRTM's experiments: 99 % within a millisecond.
 pub const SLO: Span = Span::from_millis(1);
-/// What SRTM's code takes a broker's capacity to be, in messages per second (papers.md 8.2).
+/// What SRTM's code takes a broker's capacity to be, in messages per second (`nsqlookupd`).
 const BENCHMARK: f64 = 110_000.0;
 
 /// How many times as long as a measurement the recording is that plans are made from, and buckets of
@@ -30,8 +30,8 @@ const RECORDING_OF_GROUPS: u64 = 20;
 /// A topic and the brokers it is to be placed on.
 #[derive(Clone, Debug)]
 pub struct Testbed {
-    /// What brokers' work costs.
-    pub model: Model,
+    /// What each broker's work costs. All alike, as SRTM's are, unless they are changed.
+    pub models: Vec<Model>,
     /// The new topic.
     pub topic: Topic,
     /// Its bucket.
@@ -77,7 +77,8 @@ impl Testbed {
         let long = Span::from_nanos(span.as_nanos() * stretches);
         let recording = topic.record(seed, stream_seed(seed, "recording"), long);
         let whole = topic.bucket(&recording, span);
-        Self { model: Model::default(), topic, whole, loads: loads.to_vec(), seed, span }
+        let models = vec![Model::default(); loads.len()];
+        Self { models, topic, whole, loads: loads.to_vec(), seed, span }
     }
 
     /// Load balancing: every broker, all equally loaded.
@@ -118,19 +119,27 @@ impl Testbed {
 
     /// Ours: planned by replay, verified by measurement.
     pub fn plan(&self) -> Found {
-        let long = Span::from_nanos(self.span.as_nanos() * RECORDING);
-        let config = PlannerConfig::new(SLO, self.model.costs(), long, self.span);
-        let recording = self.topic.record(self.seed, stream_seed(self.seed, "recording"), long);
-        let others: Vec<Vec<Arrival>> =
-            (0..self.loads.len()).map(|at| self.others(at, "recording", long)).collect();
-        let mut planner = Planner::new(&self.publishers(), self.whole, &recording, &others, config)
-            .expect("the testbed has publishers and brokers");
+        let mut planner = self.planner();
         while !planner.is_done() {
             let measured = self.measure(planner.placement(), planner.rounds() + 1).measured;
             planner.on_measured(&measured);
         }
         let rounds = planner.rounds();
         self.found(planner.placement().clone(), vec![rounds], rounds + 1)
+    }
+
+    /// Ours before the first measurement.
+    pub fn planner(&self) -> Planner {
+        let long = Span::from_nanos(self.span.as_nanos() * RECORDING);
+        let config = PlannerConfig::new(SLO, long, self.span);
+        let recording = self.topic.record(self.seed, stream_seed(self.seed, "recording"), long);
+        let host = |at: usize| Host {
+            costs: self.models[at].costs(),
+            serves: self.others(at, "recording", long),
+        };
+        let hosts: Vec<Host> = (0..self.loads.len()).map(host).collect();
+        Planner::new(&self.publishers(), self.whole, &recording, &hosts, config)
+            .expect("the testbed has publishers and brokers")
     }
 
     /// A measurement of `placement`; each round has its own traffic.
@@ -150,7 +159,7 @@ impl Testbed {
         let shares = placement.shares(self.whole, &self.publishers());
         for (broker, share) in shares.expect("a bucket of more tokens than brokers") {
             let others = self.others(broker, &name, self.span);
-            let mut latencies = self.model.serve(share, &parts[broker], &others, warm);
+            let mut latencies = self.models[broker].serve(share, &parts[broker], &others, warm);
             if !latencies.is_empty() {
                 measured[broker] = Measured::Tail(percentile(&mut latencies, 0.99));
             }
@@ -248,6 +257,45 @@ mod tests {
             assert!(found.latency.worst <= SLO, "seed {seed}: {}", found.latency.worst);
             assert!(found.rounds[0] <= 2);
         }
+    }
+
+    /// Every tenth publisher sends ten times as much; two of the brokers are half as fast, one has four cores.
+    #[test]
+    fn plans_for_publishers_and_brokers_that_differ_meet_the_objective() {
+        let slow = Model {
+            wake: Span::from_micros(36),
+            read: Span::from_micros(14),
+            forward: Span::from_micros(16),
+            ..Model::default()
+        };
+        let fast = Model { cores: 4, ..Model::default() };
+        for (pattern, seed) in
+            [(Pattern::Poisson, 1), (Pattern::Periodic, 2), (Pattern::Poisson, 3)]
+        {
+            let topic = Topic { heavy: 10.0, group: 10, ..Topic::alone(1_000, 10, pattern) };
+            let mut bed = Testbed::new(topic, &[0.0; 6], seed, Span::from_secs(10));
+            bed.models = vec![slow, Model::default(), fast, Model::default(), slow, fast];
+            for found in [bed.plan(), bed.fit()] {
+                assert!(found.placement.broker_of.iter().all(Option::is_some));
+                assert!(found.latency.worst <= SLO, "seed {seed}: {}", found.latency.worst);
+            }
+        }
+    }
+
+    /// A broker of the plan is gone when it is measured: the next plan does without, and meets the objective.
+    #[test]
+    fn a_broker_that_disappears_in_mid_placement_is_planned_around() {
+        let topic = Topic::groups(20, Span::ZERO, Pattern::Poisson);
+        let bed = Testbed::new(topic, &[0.0; 6], 1, Span::from_secs(10));
+        let mut planner = bed.planner();
+        let lost = planner.placement().used()[0];
+        let mut measured = bed.measure(planner.placement(), 1).measured;
+        measured[lost] = Measured::Gone;
+        planner.on_measured(&measured);
+        assert!(!planner.is_done() && !planner.placement().used().contains(&lost));
+        planner.on_measured(&bed.measure(planner.placement(), 2).measured);
+        assert!(planner.met());
+        assert!(planner.placement().broker_of.iter().all(Option::is_some));
     }
 
     /// Groups on brokers that serve 10 to 80 thousand messages per second of others: bursts and queues at once.

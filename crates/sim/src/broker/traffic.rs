@@ -32,6 +32,9 @@ pub struct Topic {
     pub publishers: u32,
     /// Messages per second of each.
     pub rate: f64,
+    /// How many times as much every tenth publisher sends, or every publisher of each tenth group; 1 in
+    /// SRTM's evaluation.
+    pub heavy: f64,
     /// Messages that each sends at once.
     pub batch: u32,
     /// When they are sent.
@@ -45,34 +48,41 @@ pub struct Topic {
 impl Topic {
     /// Publishers of 10 messages a second that know nothing of each other.
     pub fn alone(publishers: u32, batch: u32, pattern: Pattern) -> Self {
-        Self { publishers, rate: 10.0, batch, pattern, group: 1, spread: Span::ZERO }
+        Self { publishers, rate: 10.0, heavy: 1.0, batch, pattern, group: 1, spread: Span::ZERO }
     }
 
     /// SRTM §VI-D: 1,000 publishers of 10 messages a second in batches of 10, in groups.
     pub fn groups(group: u32, spread: Span, pattern: Pattern) -> Self {
-        Self { publishers: 1_000, rate: 10.0, batch: 10, pattern, group, spread }
+        Self { group, spread, ..Self::alone(1_000, 10, pattern) }
     }
 
     /// Messages per second of all.
     pub fn total(&self) -> f64 {
-        f64::from(self.publishers) * self.rate
+        (0..self.publishers).map(|at| self.rate_of(at)).sum()
+    }
+
+    /// Messages per second of one publisher.
+    fn rate_of(&self, publisher: u32) -> f64 {
+        let tenth = (publisher / self.group.max(1)).is_multiple_of(10);
+        self.rate * if tenth { self.heavy } else { 1.0 }
     }
 
     /// Its publishers, with their groups if they have any.
     pub fn publishers(&self) -> Vec<Publisher> {
         let group = |at: u32| (self.group > 1).then_some(GroupId(at / self.group));
-        (0..self.publishers).map(|at| Publisher { rate: self.rate, group: group(at) }).collect()
+        let publisher = |at| Publisher { rate: self.rate_of(at), group: group(at) };
+        (0..self.publishers).map(publisher).collect()
     }
 
     /// What it sends in `span`, in order of arrival. The same `who` has the same phases whenever it is
     /// recorded; `when` decides everything else.
     pub fn record(&self, who: u64, when: u64, span: Span) -> Vec<Arrival> {
         let (mut phases, mut rng) = (stream(who, "phases"), stream(when, "traffic"));
-        let period = f64::from(self.batch) / self.rate;
         let end = span.as_secs_f64();
         let mut arrivals = Vec::new();
         for first in (0..self.publishers).step_by(self.group.max(1) as usize) {
             let last = (first + self.group.max(1)).min(self.publishers);
+            let period = f64::from(self.batch) / self.rate_of(first);
             // A phase for those who go by the clock, a wait for those who do not.
             let mut at = period
                 * match self.pattern {

@@ -13,7 +13,7 @@ use crate::broker::shares::{Fault, Outcome as Played, Scenario};
 pub(super) const FIGURE: Figure = Figure {
     name: "shares-faults",
     title: "One limit of 4,000/s, four nodes that ask for twice as much, a crash and a partition",
-    source: "\"Handling Overload\", Per-Customer Limits; papers.md 12, goal 7",
+    source: "\"Handling Overload\", Per-Customer Limits",
     make,
 };
 

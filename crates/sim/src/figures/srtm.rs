@@ -8,6 +8,7 @@ use tidegate_core::Span;
 
 use super::Outcome;
 use super::chart::{Axis, Line, Panel};
+use super::claim::{Claim, Unit};
 use super::lab::Lab;
 use crate::broker::testbed::{Found, Testbed};
 use crate::broker::traffic::{Pattern, Topic};
@@ -73,17 +74,17 @@ pub(super) fn over_seeds(lab: &Lab<'_>, make: fn(&Lab<'_>) -> Outcome) -> Outcom
     worst
 }
 
-/// Two placements of a topic whose publishers send each on its own (Figures 5 and 6).
+/// Placements of a topic whose publishers send each on its own: the two of the paper, and ours (Figures 5 and 6).
 pub(super) struct Pair {
     pub(super) pattern: Pattern,
     pub(super) batch: u32,
     pub(super) publishers: u32,
     /// By seed.
-    found: Vec<[Found; 2]>,
+    pub(super) found: Vec<[Found; 3]>,
 }
 
 impl Pair {
-    /// A value of one of the two, the mean over the seeds.
+    /// A value of one of them, the mean over the seeds.
     pub(super) fn of(&self, which: usize, value: fn(&Found) -> f64) -> f64 {
         let sum: f64 = self.found.iter().map(|found| value(&found[which])).sum();
         sum / self.found.len() as f64
@@ -97,7 +98,7 @@ pub(super) fn pairs(
     loads: &[f64],
     sizes: &[u32],
     span: Span,
-    find: impl Fn(&Testbed) -> [Found; 2] + Sync,
+    find: impl Fn(&Testbed) -> [Found; 3] + Sync,
 ) -> Vec<Pair> {
     let mut points = Vec::new();
     for (pattern, _) in PATTERNS {
@@ -117,15 +118,16 @@ pub(super) fn brokers(found: &Found) -> f64 {
     found.brokers as f64
 }
 
-/// How many brokers each of the two has.
-pub(super) fn pair_notes(pairs: &[Pair], names: [&str; 2]) -> Vec<String> {
+/// How many brokers each of them has, and the 99th percentile of the worst.
+pub(super) fn pair_notes(pairs: &[Pair], names: [&str; 3]) -> Vec<String> {
     let line = |pair: &Pair| {
         let Pair { pattern, batch, publishers, .. } = pair;
-        let [one, other] = [0, 1].map(|which| pair.of(which, brokers));
-        let [first, second] = names;
-        format!(
-            "{pattern:?}, batch {batch}, {publishers} publishers: {first} on {one:.1}, {second} on {other:.1}"
-        )
+        let on = |which: usize| {
+            let (on, late) = (pair.of(which, brokers), pair.of(which, worst));
+            format!("{} on {on:.1}, {late:.2} ms", names[which])
+        };
+        let on = [0, 1, 2].map(on).join("; ");
+        format!("{pattern:?}, batch {batch}, {publishers} publishers: {on}")
     };
     pairs.iter().map(line).collect()
 }
@@ -133,7 +135,7 @@ pub(super) fn pair_notes(pairs: &[Pair], names: [&str; 2]) -> Vec<String> {
 /// A panel per pattern and batch.
 pub(super) fn pair_panels(
     pairs: &[Pair],
-    names: [&str; 2],
+    names: [&str; 3],
     y: &Axis,
     value: fn(&Found) -> f64,
 ) -> Vec<Panel> {
@@ -149,7 +151,7 @@ pub(super) fn pair_panels(
                 title: format!("{name}, batch {batch}"),
                 x: Axis::linear("publishers"),
                 y: y.clone(),
-                lines: vec![line(0), line(1)],
+                lines: [0, 1, 2].map(line).into(),
             });
         }
     }
@@ -180,6 +182,36 @@ pub(super) fn trios(
         let (max_min, fitted, planned) = (testbed.max_min(), testbed.fit(), testbed.plan());
         Trio { pattern, at, max_min, fitted, planned }
     })
+}
+
+/// What the planner claims wherever `plans` were made, each beside what another way, called `than`, found: the
+/// objective met, in at most two measurements, on no more brokers.
+pub(super) fn planner_claims(name: &str, than: &str, plans: &[(&Found, &Found)]) -> [Claim; 3] {
+    let most = |value: fn(&Found, &Found) -> f64| {
+        plans.iter().map(|(planned, other)| value(planned, other)).fold(0.0, f64::max)
+    };
+    let more = most(|planned, other| brokers(planned) - brokers(other));
+    let late = most(|planned, _| worst(planned)) * 1e3;
+    [
+        Claim::at_most(&format!("{name}: planned, worst p99"), Unit::Micros, late, 1_000.0),
+        Claim::at_most(
+            &format!("{name}: planned, rounds, most"),
+            Unit::Count,
+            most(|planned, _| rounds(planned)),
+            2.0,
+        ),
+        Claim::at_most(
+            &format!("{name}: planned, brokers more than {than}'s, most"),
+            Unit::Count,
+            more,
+            0.0,
+        ),
+    ]
+}
+
+/// Measurements it took.
+pub(super) fn rounds(found: &Found) -> f64 {
+    found.rounds.iter().map(|rounds| f64::from(*rounds)).sum()
 }
 
 /// The 99th percentile of the worst broker, in milliseconds.

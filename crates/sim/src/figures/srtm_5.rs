@@ -5,7 +5,9 @@ use tidegate_core::Span;
 use super::chart::{Axis, Chart};
 use super::claim::{Claim, Unit};
 use super::lab::Lab;
-use super::srtm::{IDLE, PATTERNS, Pair, millis, over_seeds, pair_notes, pair_panels, pairs};
+use super::srtm::{
+    IDLE, PATTERNS, Pair, millis, over_seeds, pair_notes, pair_panels, pairs, planner_claims,
+};
 use super::{Figure, Outcome};
 use crate::broker::testbed::Found;
 
@@ -16,7 +18,7 @@ pub(super) const FIGURE: Figure = Figure {
     make: |lab| over_seeds(lab, make),
 };
 
-const NAMES: [&str; 2] = ["Conc", "LB"];
+const NAMES: [&str; 3] = ["Conc", "LB", "planned"];
 
 fn make(lab: &Lab<'_>) -> Outcome {
     let sizes: &[u32] = if lab.quick {
@@ -26,7 +28,7 @@ fn make(lab: &Lab<'_>) -> Outcome {
     };
     let span = Span::from_secs(if lab.quick { 3 } else { 15 });
     let runs = pairs(lab, lab.seed..lab.seed + 1, &IDLE, sizes, span, |at| {
-        [at.concentrate(), at.balance()]
+        [at.concentrate(), at.balance(), at.plan()]
     });
     let panels = pair_panels(&runs, NAMES, &Axis::log("p99, ms"), p99);
     Outcome {
@@ -71,6 +73,13 @@ fn claims(runs: &[Pair]) -> Vec<Claim> {
                 .fold(f64::MAX, f64::min);
             let what = format!("{name}, batch {batch}: LB ÷ Conc, least");
             claims.push(Claim::at_least(&what, Unit::Times, least, 2.0).paper("> 1"));
+            let plans: Vec<_> = runs
+                .iter()
+                .filter(here)
+                .filter(|run| run.publishers <= 8_000)
+                .flat_map(|run| run.found.iter().map(|[conc, _, planned]| (planned, conc)))
+                .collect();
+            claims.extend(planner_claims(&format!("{name}, batch {batch}"), "Conc", &plans));
             let falls = balanced(of(8_000)) / balanced(of(1_000));
             let what = format!("{name}, batch {batch}: LB with 8,000 publishers ÷ 1,000");
             claims.push(Claim::at_most(&what, Unit::Times, falls, 0.5).paper("falls with load"));

@@ -6,7 +6,9 @@ use tidegate_core::Span;
 use super::chart::Chart;
 use super::claim::{Claim, Unit};
 use super::lab::Lab;
-use super::srtm::{GROUPS, PATTERNS, Trio, over_seeds, trio_notes, trio_panels, trios, worst};
+use super::srtm::{
+    GROUPS, PATTERNS, Trio, over_seeds, planner_claims, trio_notes, trio_panels, trios, worst,
+};
 use super::{Figure, Outcome};
 use crate::broker::traffic::Topic;
 
@@ -34,7 +36,6 @@ fn claims(runs: &[Trio]) -> Vec<Claim> {
     for (pattern, name) in PATTERNS {
         let here: Vec<&Trio> = runs.iter().filter(|run| run.pattern == pattern).collect();
         let large = here.iter().find(|run| run.at == 30).expect("it ran");
-        let most = |value: fn(&Trio) -> f64| here.iter().map(|run| value(run)).fold(0.0, f64::max);
         claims.extend([
             Claim::at_least(
                 &format!("{name}, groups of 30: Max-Min ÷ SRTM, worst p99"),
@@ -50,19 +51,9 @@ fn claims(runs: &[Trio]) -> Vec<Claim> {
                 1_000.0,
             )
             .paper("above 1 ms"),
-            Claim::at_most(
-                &format!("{name}: planned, worst p99 of all groups"),
-                Unit::Micros,
-                most(|run| worst(&run.planned)) * 1e3,
-                1_000.0,
-            ),
-            Claim::at_most(
-                &format!("{name}: planned, brokers more than SRTM's"),
-                Unit::Count,
-                most(|run| (run.planned.brokers as f64 - run.fitted.brokers as f64).max(0.0)),
-                0.0,
-            ),
         ]);
+        let plans: Vec<_> = here.iter().map(|run| (&run.planned, &run.fitted)).collect();
+        claims.extend(planner_claims(name, "SRTM", &plans));
     }
     claims
 }

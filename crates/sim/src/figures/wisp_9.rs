@@ -3,7 +3,7 @@
 use super::chart::{Axis, Chart, Line, Panel};
 use super::claim::{Claim, Unit};
 use super::lab::{Lab, Runs, Source};
-use super::wisp::{answered, by_second, flow, only, outcome, over_time};
+use super::wisp::{answered, by_second, flow, only, outcome, over_time, refused};
 use super::{Figure, Outcome};
 use crate::report::Report;
 
@@ -27,6 +27,11 @@ fn median(run: &Report, from: usize, to: usize) -> f64 {
     let mut rows: Vec<f64> = flow(run, "a").rows[from..to].iter().map(|row| row.1).collect();
     rows.sort_by(f64::total_cmp);
     rows[rows.len() / 2]
+}
+
+/// Refused per second by all services but the entry.
+fn behind(run: &Report) -> f64 {
+    ["auth", "ps", "en"].iter().map(|name| refused(run, name)).sum()
 }
 
 fn claims(runs: &Runs) -> Vec<Claim> {
@@ -69,6 +74,29 @@ fn claims(runs: &Runs) -> Vec<Claim> {
             0.7,
         )
         .paper("throttled at the entry"),
+        // Where: nobody is refused further on, and B, who goes the same way as A to the same server, waits
+        // where A does not: at the entry.
+        Claim::at_most(
+            "wisp: refused behind the entry, per second",
+            Unit::Count,
+            behind(wisp),
+            0.0,
+        )
+        .paper("throttled at the entry"),
+        Claim::at_least(
+            "wisp: latency of B ÷ A, who meet behind the entry",
+            times,
+            flow(wisp, "b").p50_ms / flow(wisp, "a").p50_ms,
+            3.0,
+        )
+        .paper("throttled at the entry"),
+        Claim::between(
+            "no control: the same",
+            times,
+            flow(none, "b").p50_ms / flow(none, "a").p50_ms,
+            0.9,
+            1.1,
+        ),
     ]
 }
 

@@ -17,7 +17,7 @@
 mod config;
 
 use super::bucket::{Bucket, Limit, Shortage};
-use super::{Ask, LimitConfig, Limiter, Receipt, refusal};
+use super::{Ask, CarryOver, LimitConfig, Limiter, Receipt, refusal};
 use crate::context::{Context, Workflow, Workflows};
 use crate::meter::Cost;
 use crate::rank::Criticality;
@@ -42,6 +42,9 @@ pub struct Quotas {
     named: Vec<(Workflow, usize)>,
     /// By workflow number, made when first asked for; at most one more than workflows have numbers.
     accounts: Vec<Option<Account>>,
+    /// When quotas last changed, if they ever did. Who is seen for the first time after that starts
+    /// empty as of then: nobody knows what it has used.
+    changed: Option<Instant>,
 }
 
 #[derive(Clone, Debug)]
@@ -62,7 +65,7 @@ struct Account {
 impl Quotas {
     /// Quotas of which nothing is used.
     pub fn new(config: &QuotaConfig) -> Self {
-        Self { config: config.clone(), named: Vec::new(), accounts: Vec::new() }
+        Self { config: config.clone(), named: Vec::new(), accounts: Vec::new(), changed: None }
     }
 
     /// Tokens of `workflow` at `now`, none if it has no quota or was never seen.
@@ -82,22 +85,31 @@ impl Quotas {
             self.accounts.resize(at + 1, None);
         }
         if self.accounts[at].as_ref().is_none_or(|account| account.moved) {
-            self.follow(now, at);
+            self.follow(now, at, Bucket::set_limit);
         }
         self.accounts[at].as_mut()
     }
 
-    /// Has the account of a workflow follow the entry that is for it now.
-    fn follow(&mut self, now: Instant, at: usize) {
+    /// Has the account of a workflow follow the entry that is for it now, each bucket by `change`.
+    fn follow(&mut self, now: Instant, at: usize, change: Change) {
         let of = self.place(Workflow(u16::try_from(at).unwrap_or(u16::MAX)));
         let quota = of.map(|of| &self.config.quotas[of]).or(self.config.default.as_ref());
         match (&mut self.accounts[at], quota) {
-            (Some(account), Some(quota)) => account.set(now, of, quota),
-            (account @ None, Some(quota)) => *account = Some(Account::new(now, of, quota)),
+            (Some(account), Some(quota)) => account.set(now, of, quota, change),
+            (account @ None, Some(quota)) => {
+                let start = |limit| match self.changed {
+                    Some(then) => Bucket::empty(then, limit),
+                    None => Bucket::full(now, limit),
+                };
+                *account = Some(Account::new(of, quota, start));
+            }
             (account, None) => *account = None,
         }
     }
 }
+
+/// How a bucket takes another limit: in the same unit, or in another.
+type Change = fn(&mut Bucket, Instant, Limit);
 
 /// How a request is judged.
 #[derive(Clone, Copy, Debug)]
@@ -108,16 +120,16 @@ struct Terms {
 }
 
 impl Account {
-    fn new(now: Instant, of: Option<usize>, quota: &Quota) -> Self {
+    fn new(of: Option<usize>, quota: &Quota, start: impl Fn(Limit) -> Bucket) -> Self {
         let mut bands = [const { None }; BANDS];
         for (band, limit) in quota.bands() {
-            bands[band.index()] = Some(Bucket::full(now, limit));
+            bands[band.index()] = Some(start(limit));
         }
         Self {
             of,
             moved: false,
-            whole: Bucket::full(now, quota.limit()),
-            guarantee: quota.guaranteed().map(|limit| Bucket::full(now, limit)),
+            whole: start(quota.limit()),
+            guarantee: quota.guaranteed().map(start),
             bands,
             seen: [None; BANDS],
         }
@@ -196,22 +208,22 @@ impl Account {
         Ok(())
     }
 
-    fn set(&mut self, now: Instant, of: Option<usize>, quota: &Quota) {
+    fn set(&mut self, now: Instant, of: Option<usize>, quota: &Quota, change: Change) {
         (self.of, self.moved) = (of, false);
-        self.whole.set_limit(now, quota.limit());
-        set_bucket(now, &mut self.guarantee, quota.guaranteed());
+        change(&mut self.whole, now, quota.limit());
+        set_bucket(now, &mut self.guarantee, quota.guaranteed(), change);
         for band in Criticality::ALL {
             let limit = quota.bands().find(|(own, _)| *own == band).map(|(_, limit)| limit);
-            set_bucket(now, &mut self.bands[band.index()], limit);
+            set_bucket(now, &mut self.bands[band.index()], limit, change);
         }
     }
 }
 
 /// Gives a bucket other terms, or takes it away; a new one starts empty, because what it limits has
 /// been used all along.
-fn set_bucket(now: Instant, bucket: &mut Option<Bucket>, limit: Option<Limit>) {
+fn set_bucket(now: Instant, bucket: &mut Option<Bucket>, limit: Option<Limit>, change: Change) {
     match (bucket.as_mut(), limit) {
-        (Some(bucket), Some(limit)) => bucket.set_limit(now, limit),
+        (Some(bucket), Some(limit)) => change(bucket, now, limit),
         (None, Some(limit)) => *bucket = Some(Bucket::empty(now, limit)),
         (_, None) => *bucket = None,
     }
@@ -282,12 +294,15 @@ impl Limiter for Quotas {
                 .any(|quota| quota.guarantee.is_some())
     }
 
-    fn reconfigure(&mut self, now: Instant, config: &LimitConfig) -> bool {
-        let LimitConfig::Quota(config) = config else { return false };
-        if config.unit != self.config.unit {
-            return false;
+    fn reconfigure(&mut self, now: Instant, config: &LimitConfig) -> CarryOver {
+        let LimitConfig::Quota(config) = config else { return CarryOver::Nothing };
+        if *config == self.config {
+            return CarryOver::Whole;
         }
         let before = std::mem::replace(&mut self.config, config.clone());
+        let same_unit = config.unit == before.unit;
+        let change: Change = if same_unit { Bucket::set_limit } else { Bucket::restart };
+        self.changed = Some(now);
         let place = |name: &str| config.quotas.iter().position(|quota| quota.workflow == name);
         let names = self.named.iter();
         let named = names
@@ -295,10 +310,14 @@ impl Limiter for Quotas {
         self.named = named.collect();
         for at in 0..self.accounts.len() {
             if self.accounts[at].is_some() {
-                self.follow(now, at);
+                self.follow(now, at, change);
             }
         }
-        true
+        if same_unit { CarryOver::Whole } else { CarryOver::Level }
+    }
+
+    fn start_empty(&mut self, now: Instant) {
+        self.changed = Some(now);
     }
 
     fn invariants(&self) {
@@ -319,6 +338,7 @@ mod tests {
 
     use super::*;
     use crate::config::Problems;
+    use crate::limit::Unit;
     use crate::rank::Rank;
     use crate::verdict::{Advice, Reason};
 
@@ -369,11 +389,12 @@ mod tests {
         };
         assert_eq!(passed(&mut quotas, 0, 1_000), 11, "two at once and ten a second");
         let text = format!("{TWO}[[quotas]]\nworkflow = 'shop'\nrate = 100\nburst = 50");
-        assert!(quotas.reconfigure(at(1_000), &toml::from_str(&text).unwrap()));
+        let carried = quotas.reconfigure(at(1_000), &toml::from_str(&text).unwrap());
+        assert_eq!(carried, CarryOver::Whole);
         let number = |name: &str| Workflow(if name == "mail" { 1 } else { 2 });
         quotas.name_workflows(&mut |name| number(name));
         assert_eq!(passed(&mut quotas, 1_001, 2_001), 100);
-        assert!(quotas.reconfigure(at(2_001), &toml::from_str(TWO).unwrap()));
+        quotas.reconfigure(at(2_001), &toml::from_str(TWO).unwrap());
         quotas.name_workflows(&mut |name| number(name));
         let after = passed(&mut quotas, 2_002, 3_002);
         assert!((10..=11).contains(&after), "the default again, and what was left: {after}");
@@ -386,7 +407,7 @@ mod tests {
         assert!(quotas(&text).needs_delay());
     }
 
-    /// papers.md 11.5: quotas that sum above capacity on purpose, in CPU-seconds per second.
+    /// "Handling Overload", Per-Customer Limits: quotas that sum above capacity on purpose, in CPU-seconds per second.
     #[test]
     fn quotas_may_sum_above_capacity() {
         let text = "
@@ -467,9 +488,16 @@ mod tests {
         let mut config = quotas.config.clone();
         config.quotas[0].burst = 100.0;
         config.quotas[0].rate = 10_000.0;
-        assert!(quotas.reconfigure(at(0), &LimitConfig::Quota(config)));
+        quotas.reconfigure(at(0), &LimitConfig::Quota(config.clone()));
         assert!(!ask(&mut quotas, at(0), &mail, NONE));
         assert!((0..5).all(|_| ask(&mut quotas, at(1), &mail, NONE)));
+        // Nor does another unit, or who was never seen before the change.
+        config.unit = Unit::Cost;
+        config.default = Some(Quota::default());
+        let carried = quotas.reconfigure(at(90), &LimitConfig::Quota(config));
+        assert_eq!(carried, CarryOver::Level);
+        assert!(!ask(&mut quotas, at(90), &mail, NONE));
+        assert!(!ask(&mut quotas, at(90), &of(9, Criticality::Critical), NONE));
     }
 
     #[test]
@@ -508,7 +536,7 @@ mod tests {
     }
 
     proptest! {
-        /// papers.md 10, trap 31, with interleaved classes: whenever one is refused, every lower one
+        /// With interleaved classes: whenever one is refused, every lower one
         /// would be too; and in all no more passes than rate and burst.
         #[test]
         fn lower_criticalities_are_refused_first(
