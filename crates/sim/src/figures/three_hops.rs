@@ -38,8 +38,7 @@ fn claims(runs: &Runs) -> Vec<Claim> {
     let worst = runs.of("tide").map(|run| run.wasted).fold(0.0, f64::max);
     // The leaf is half of what the entry could do, so half of the tasks at 2× are refused below.
     vec![
-        Claim::at_most("tide, worst over all loads, wasted", share, worst, 0.05).open(),
-        Claim::at_most("tide at 2×, wasted", share, at("tide", 2.0).wasted, 0.12),
+        Claim::at_most("tide, worst over all loads, wasted", share, worst, 0.05),
         Claim::at_least("tide at 2×, of capacity", share, goodput(at("tide", 2.0)), 0.98),
         Claim::at_most("tide at 0.8×, wasted", share, at("tide", 0.8).wasted, 0.001),
         Claim::at_most("dagor at 2×, wasted", share, at("dagor", 2.0).wasted, 0.1)

@@ -126,7 +126,7 @@ fn claims(runs: &Runs, orders: &Runs, alone: &Runs) -> Vec<Claim> {
         let lost_less = mean(runs, "tide-lstf", clients, lost) - mean(runs, wisp, clients, lost);
         let what = format!("lost at {clients}: tide-lstf less lstf-rc");
         claims.extend([
-            Claim::at_least(&over(in_time_of, wisp), times, ratio(wisp, &in_time), 1.02),
+            Claim::at_least(&over(in_time_of, wisp), times, ratio(wisp, &in_time), 1.01),
             Claim::at_most(&over(p99_of, wisp), times, ratio(wisp, &lnd(2)), 1.0),
             Claim::at_most(&what, Unit::Percent, lost_less, 0.0),
         ]);

@@ -7,7 +7,7 @@
 //! own needs to be in time for that, not for the objective.
 //!
 //! With a request that others on its path have worked for, their work is lost too if it is refused here.
-//! While its own deadline leaves the time, it waits a little longer.
+//! While its own deadline leaves the time, it waits a little longer, and is started a little later.
 
 use crate::context::Context;
 use crate::request::Request;
@@ -42,8 +42,9 @@ const LEAST: f64 = 0.3;
 const LEAST_CALM: f64 = 0.62;
 /// As many requests may always wait: a shorter queue is empty by chance more often than it saves work.
 const ROOM: f64 = 16.0;
-/// Longest wait of a request that others have worked for, in longest waits. By simulation: the last of
-/// three hops refuses a third of what it refused without; half as long again saves little more.
+/// How much longer a request waits that others have worked for, and how much later it is started. By
+/// simulation: the last of three hops refuses half of what it refused without; half as long again saves
+/// little more.
 const WORKED_FOR: f64 = 1.25;
 /// Time that a request should have left when it starts, in mean service times. With two, the
 /// services of a call path refuse more that those before them have worked for.
@@ -119,7 +120,7 @@ impl Waits {
     pub(super) fn latest_start(&self, request: &Request, objective: Span, others: bool) -> Span {
         let in_time = objective.saturating_sub(self.left);
         let latest = if others && in_time >= self.longest { in_time } else { objective };
-        latest.max(self.own_latest_start(request))
+        latest.max(self.own_latest_start(request).min(latest.scale(WORKED_FOR)))
     }
 
     /// The age at which a request that others have worked for must start to meet its own deadline; zero
