@@ -7,7 +7,7 @@
 //! |---|---|
 //! | a request's head has begun | dropped after `header_timeout`: a slow loris |
 //! | no request is on its way | told to end (GOAWAY, `connection: close`) after `idle_timeout` |
-//! | an answer is there that the client does not take | dropped after `body_timeout`; over HTTP/2 the request alone, if others go on |
+//! | an answer is there that the client does not take | dropped after `body_timeout`; over HTTP/2 the request is reset, and the connection then idle |
 //! | it is older than `max_age` | told to end once what it has asked for is answered |
 
 use std::convert::Infallible;

@@ -24,6 +24,9 @@ struct There {
     forwarded_for: bool,
 }
 
+/// Fields that a client must not be able to take away by naming them in Connection, nor to say behind a
+/// body.
+const FRAMING: [HeaderName; 3] = [CONTENT_LENGTH, TRANSFER_ENCODING, HOST];
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// Who is at the other end of a connection.
@@ -40,6 +43,7 @@ pub(crate) struct Peer {
 pub(crate) type Unfit = (StatusCode, &'static str);
 
 const NO_HOST: Unfit = (StatusCode::BAD_REQUEST, "the request names no host\n");
+const TWO_HOSTS: Unfit = (StatusCode::BAD_REQUEST, "the request names two hosts\n");
 const TWO_LENGTHS: Unfit = (StatusCode::BAD_REQUEST, "the request has two lengths\n");
 /// Tunnels are those of forward proxies; an upgrade is another matter.
 const NO_TUNNELS: Unfit =
@@ -116,6 +120,7 @@ pub(crate) fn prepare_request<B>(
     match authority {
         Some(Some(host)) => drop(request.headers_mut().insert(HOST, host)),
         Some(None) => return Err(NO_HOST),
+        None if request.headers().get_all(HOST).iter().count() > 1 => return Err(TWO_HOSTS),
         None if request.headers().contains_key(HOST) => {}
         // HTTP/1.0 has no host, and HTTP/1.1 without one is wrong.
         None if request.version() < Version::HTTP_11 => {
@@ -164,9 +169,7 @@ pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
 pub(crate) fn clean_trailers(frame: &mut Frame<Bytes>) {
     if let Some(trailers) = frame.trailers_mut() {
         remove_hop_by_hop(trailers);
-        [CONTENT_LENGTH, TRANSFER_ENCODING, HOST]
-            .iter()
-            .for_each(|name| drop(trailers.remove(name)));
+        FRAMING.iter().for_each(|name| drop(trailers.remove(name)));
     }
 }
 
@@ -200,7 +203,7 @@ fn remove(headers: &mut HeaderMap, there: [bool; HOP_BY_HOP.len()]) {
                 !["close", "keep-alive"].iter().any(|it| it.eq_ignore_ascii_case(token))
             })
             .filter_map(|token| token.parse().ok())
-            .filter(|name| !is_framing(name))
+            .filter(|name| !FRAMING.contains(name))
             .collect();
         for name in named {
             headers.remove(name);
@@ -221,11 +224,6 @@ fn agree_on_length(headers: &mut HeaderMap) -> bool {
     let first = first.clone();
     headers.insert(CONTENT_LENGTH, first);
     same
-}
-
-/// Fields that a client must not be able to take away by naming them in Connection.
-fn is_framing(name: &HeaderName) -> bool {
-    [CONTENT_LENGTH, TRANSFER_ENCODING, HOST].contains(name)
 }
 
 fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
@@ -334,6 +332,8 @@ mod tests {
             assert_eq!(request.version(), Version::HTTP_11);
         }
         assert_eq!(prepared(Version::HTTP_11, "/", &[]).err(), Some(NO_HOST));
+        let two = [("host", "shop"), ("host", "other")];
+        assert_eq!(prepared(Version::HTTP_2, "/", &two).err(), Some(TWO_HOSTS));
     }
 
     #[test]

@@ -133,7 +133,7 @@ pub(crate) struct Counters {
     pub(crate) too_many: Counter,
     /// Client connections closed because too many came at once.
     pub(crate) too_fast: Counter,
-    /// Clients that did not send a head or a body, or take an answer, in time.
+    /// Heads and bodies that were not sent, and answers that were not taken, in time.
     pub(crate) slow_clients: Counter,
     /// Client connections on which no TLS came about.
     pub(crate) tls_failures: Counter,

@@ -252,7 +252,7 @@ fn plain_counters(
         ("connections_throttled", "Closed: too many new ones at once.", counters.too_fast.get()),
         (
             "slow_clients",
-            "Clients that did not send a request, or take an answer, in time.",
+            "Requests that were not sent, and answers that were not taken, in time.",
             counters.slow_clients.get(),
         ),
         ("tls_failures", "Client connections without TLS.", counters.tls_failures.get()),

@@ -94,7 +94,7 @@ fn whoever_opens_no_window_is_given_up() {
             stream.write_all(&hello(window)).expect("it is read");
             (0..4).for_each(|n| stream.write_all(&get_frame(2 * n + 1)).expect("it is read"));
         }
-        // Stream by stream, or a connection at once if nothing moves on it.
+        // Stream by stream, or, where there are no streams, a connection.
         sidecar.wait_for("all are given up", |state| {
             state["slow_clients"].as_u64() >= Some(so_far + 5) && state["running"] == 0
         });

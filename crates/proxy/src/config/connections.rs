@@ -22,7 +22,7 @@ pub struct ConnectionsConfig {
     /// Age at which a client connection is told to end, so that clients spread over new replicas; 0 is
     /// never. Default 0.
     pub max_age: Span,
-    /// Most header fields of a request. Default 100 (hyper's).
+    /// Most header fields of a request over HTTP/1.1. Default 100 (hyper's).
     pub headers: usize,
     /// Most bytes of a request's head. Default 64 kB: four times what browsers and balancers allow.
     pub header_bytes: usize,

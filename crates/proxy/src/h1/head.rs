@@ -167,11 +167,6 @@ pub(super) fn field(
 const WRONG_HEAD: Malformed = Malformed("its head is wrong, or has too many fields");
 const WRONG_FIELD: Malformed = Malformed("one of its fields is wrong");
 
-/// Whether a field decides where a message ends.
-pub(super) fn is_framing(name: &HeaderName) -> bool {
-    [CONTENT_LENGTH, TRANSFER_ENCODING, CONNECTION].contains(name)
-}
-
 /// What the fields say about the length of the answer and the end of the connection.
 #[derive(Debug, Default)]
 struct Facts {
