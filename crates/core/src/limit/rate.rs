@@ -55,7 +55,7 @@ impl Limiter for RateLimit {
         // An estimate above the burst is no reason to refuse for ever: the rest is owed afterwards.
         let paid = amount.min(self.config.burst);
         match self.buckets.take(now, key, paid) {
-            Ok(()) => Ok(Receipt { paid, to: 0 }),
+            Ok(()) => Ok(Receipt { paid, ..Receipt::default() }),
             Err(shortage) => {
                 let missing = paid - self.buckets.tokens(now, key);
                 Err(refusal(now, self.config.limit(), missing, shortage))
