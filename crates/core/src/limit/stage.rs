@@ -5,11 +5,11 @@
 //! request's place in the gate, so that it can be given back when a later stage refuses, and settled
 //! when the request ends.
 //!
-//! A change of configuration never mints. Each new limit takes over from the old one it is most like,
-//! equal or counting the same or of the same kind, wherever it stood; one that takes over from none
-//! starts empty. Nobody's level rises by that, and every request lowers the level of all it
-//! passes, so the largest level there is bounds what passes through any number of changes: the largest
-//! burst, and the largest rate × time.
+//! Through a change of configuration each new limit takes over from the old one it is most like; one
+//! that takes over from none starts empty, a window with nothing used. Of buckets that are always
+//! enforced, nobody's level rises by that, and every request lowers the level of all it passes, so the
+//! largest level there is bounds what passes through any number of changes: the largest burst, and the
+//! largest rate × time. A window that is taken out and put back has forgotten what was used.
 
 use super::{Ask, CarryOver, LimitConfig, Limiter, Receipt};
 use crate::config::Problems;
