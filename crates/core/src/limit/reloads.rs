@@ -199,7 +199,7 @@ fn a_limit_that_is_put_first_changes_nobodys_heir() {
 #[test]
 fn limits_may_all_go_and_come_back() {
     let rate = LimitConfig::Rate(RateLimitConfig { rate: 1.0, burst: 3.0, ..Default::default() });
-    let limits = *Limits::build(&[rate.clone()], Instant::ZERO).unwrap();
+    let limits = *Limits::build(std::slice::from_ref(&rate), Instant::ZERO).unwrap();
     let (context, now) = (Context::default(), Instant::ZERO);
     let mut world = World { limits, context, now, next: 0, inside: Vec::new(), passed: 0 };
     world.act(Op::Pass(0));
