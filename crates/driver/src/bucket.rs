@@ -63,29 +63,32 @@ impl AtomicBucket {
     /// back, or charged until `debt` tokens are owed. Returns the tokens charged to nobody.
     pub fn settle_cost(&self, now: Instant, paid: f64, actual: f64, debt: f64) -> f64 {
         let settle = |word| Ok(self.terms.settle_cost(word, now, paid, actual, debt));
-        self.update(settle).unwrap_or(0.0)
+        // Only a closed bucket has no answer: all that is still to be paid is charged to nobody.
+        self.update(settle).unwrap_or_else(|_| (actual - paid.max(0.0)).max(0.0))
     }
 
     /// Gives back `cost` tokens that were taken for nothing.
     pub fn refund(&self, cost: f64) {
-        // Always an answer, so never an error.
+        // An error is a closed bucket, where nothing is given back.
         let _ = self.update(|word| Ok((self.terms.refund(word, cost), ())));
     }
 
     /// The bucket that takes over from this one under another limit, with what is saved or owed. This
-    /// one, in use or not, gives no token from then on, and what is given back to it is lost.
-    pub fn renew(&self, now: Instant, limit: Limit) -> Self {
+    /// one is closed from then on: it never gives a token, and what is given back or charged to it is
+    /// lost. None if it was closed before, so of several who renew it at once only one succeeds.
+    pub fn renew(&self, now: Instant, limit: Limit) -> Option<Self> {
         let terms = Gcra::new(now, limit);
-        let word = self.word.swap(u64::MAX, Ordering::Relaxed);
-        Self { terms, word: AtomicU64::new(self.terms.convert(word, now, &terms)) }
+        let word = self.word.swap(Gcra::CLOSED, Ordering::Relaxed);
+        let renewed = || AtomicU64::new(self.terms.convert(word, now, &terms));
+        (word != Gcra::CLOSED).then(|| Self { terms, word: renewed() })
     }
 
     /// Another limit from `now` on; nobody else may be using the bucket meanwhile. What is saved
-    /// stays that many tokens.
+    /// stays that many tokens, and a closed bucket stays closed.
     pub fn set_limit(&mut self, now: Instant, limit: Limit) {
-        let terms = Gcra::new(now, limit);
-        let word = self.terms.convert(self.word.load(Ordering::Relaxed), now, &terms);
-        *self = Self { terms, word: AtomicU64::new(word) };
+        if let Some(renewed) = self.renew(now, limit) {
+            *self = renewed;
+        }
     }
 
     /// Tokens at `now`.
@@ -97,6 +100,9 @@ impl AtomicBucket {
     fn update<T>(&self, step: impl Fn(u64) -> Result<(u64, T), Shortage>) -> Result<T, Shortage> {
         let mut word = self.word.load(Ordering::Relaxed);
         loop {
+            if word == Gcra::CLOSED {
+                return Err(Shortage::Never);
+            }
             let (next, answer) = step(word)?;
             match self.word.compare_exchange_weak(word, next, Ordering::Relaxed, Ordering::Relaxed)
             {
@@ -142,14 +148,23 @@ mod tests {
     fn who_was_renewed_gives_nothing() {
         let old = AtomicBucket::full(at(0), Limit::new(1_000.0, 4.0));
         old.take(at(0)).unwrap();
-        let new = old.renew(at(0), Limit::new(10.0, 9.0));
-        old.refund(1.0);
-        for nanos in [0, 1_000_000_000, 1 << 55] {
-            assert!(old.take(at(nanos)).is_err() && old.take_batch(at(nanos), 5) == 0);
+        let new = old.renew(at(0), Limit::new(10.0, 9.0)).unwrap();
+        old.refund(1e15);
+        assert_eq!(old.settle_cost(at(0), 1e15, 1.0, 4.0), 0.0);
+        assert_eq!(old.settle_cost(at(0), 1.0, 3.0, 4.0), 2.0, "charged to nobody");
+        for nanos in [0, 1_000_000_000, 1 << 55, (1 << 58) - 1] {
+            let now = at(nanos);
+            assert_eq!(old.take(now), Err(Shortage::Never));
+            assert_eq!(old.take_cost(now, 1.0), Err(Shortage::Never));
+            assert_eq!(old.book(now, 1.0, Instant::FAR), Err(Shortage::Never));
+            assert_eq!(old.take_batch(now, 5), 0);
         }
         assert_eq!(new.tokens(at(0)), 3.0);
-        // Nor does one that is renewed twice give twice.
-        assert!(old.renew(at(0), Limit::new(1_000.0, 4.0)).take(at(9_000_000_000)).is_err());
+        // Nor is there a second one that takes over from it, however fast.
+        assert!(old.renew(at(0), Limit::new(1e9, 1e12)).is_none());
+        let mut old = old;
+        old.set_limit(at(0), Limit::new(1e9, 1e12));
+        assert_eq!(old.take(at(1 << 55)), Err(Shortage::Never));
     }
 
     proptest! {
@@ -175,7 +190,7 @@ mod tests {
                         if step % 2 == 0 {
                             atomic.set_limit(time, limit);
                         } else {
-                            atomic = atomic.renew(time, limit);
+                            atomic = atomic.renew(time, limit).expect("in use");
                         }
                     }
                     1 => {

@@ -198,8 +198,26 @@ fn a_renewed_bucket_gives_nothing_twice() {
                 bucket.take_batch(Instant::ZERO, 3) + bucket.take_batch(Instant::ZERO, 3)
             })
         };
-        let new = bucket.renew(Instant::ZERO, Limit::new(2_000.0, 5.0));
+        let new = bucket.renew(Instant::ZERO, Limit::new(2_000.0, 5.0)).expect("in use");
         let taken = other.join().expect("no panic");
         assert_eq!(taken + new.take_batch(Instant::ZERO, 9), 2);
+    });
+}
+
+/// Of two that renew a bucket at once, one gets all of it and the other nothing.
+#[test]
+fn a_bucket_is_renewed_once() {
+    loom::model(|| {
+        let bucket = Arc::new(AtomicBucket::full(Instant::ZERO, Limit::new(1_000.0, 2.0)));
+        let renew = |bucket: &AtomicBucket| {
+            let new = bucket.renew(Instant::ZERO, Limit::new(2_000.0, 5.0));
+            new.map(|new| new.take_batch(Instant::ZERO, 9))
+        };
+        let other = {
+            let bucket = bucket.clone();
+            thread::spawn(move || renew(&bucket))
+        };
+        let both = [renew(&bucket), other.join().expect("no panic")];
+        assert!(both.contains(&Some(2)) && both.contains(&None), "{both:?}");
     });
 }

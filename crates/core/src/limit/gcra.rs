@@ -32,6 +32,10 @@ impl Gcra {
     /// The word of a bucket with all the tokens it can hold.
     pub const FULL: u64 = 0;
 
+    /// The word of a bucket that another has taken over from: further ahead than any clock gets. Whoever
+    /// keeps the word sees to it that nothing is taken from it and nothing given back.
+    pub const CLOSED: u64 = u64::MAX;
+
     /// Terms whose words count from `origin`; earlier times count as that one.
     pub fn new(origin: Instant, limit: Limit) -> Self {
         let (interval, most) = (limit.interval(), limit.most() as u64);

@@ -94,6 +94,19 @@ impl Keyed {
         self.terms = new;
     }
 
+    /// Another limit in another unit, for the same keys: nobody has tokens, and who owes some earns none
+    /// before it would have paid them.
+    pub fn recount(&mut self, now: Instant, limit: Limit) {
+        let (old, new) = (self.terms, Gcra::new(now, limit));
+        for set in &mut self.sets {
+            let known = set.words.iter_mut().filter(|word| **word != Gcra::FULL);
+            for word in known.chain([&mut set.cell]) {
+                *word = new.empty(old.clear(*word).max(now));
+            }
+        }
+        self.terms = new;
+    }
+
     /// Room for another number of keys. Who is known keeps its bucket; strangers start from the
     /// strictest cell there was.
     pub fn resize(&mut self, now: Instant, keys: usize) {

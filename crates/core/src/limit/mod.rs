@@ -118,6 +118,8 @@ pub struct Ask<'a> {
 pub struct Receipt {
     /// How much, in the limiter's unit.
     pub paid: f64,
+    /// How much more it would have paid, had it been there to be paid: charged to nobody.
+    pub forgiven: f64,
     /// To whom, as the limiter counts.
     pub to: u32,
 }

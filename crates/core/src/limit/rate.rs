@@ -55,7 +55,7 @@ impl Limiter for RateLimit {
         // An estimate above the burst is no reason to refuse for ever: the rest is owed afterwards.
         let paid = amount.min(self.config.burst);
         match self.buckets.take(now, key, paid) {
-            Ok(()) => Ok(Receipt { paid, to: 0 }),
+            Ok(()) => Ok(Receipt { paid, ..Receipt::default() }),
             Err(shortage) => {
                 let missing = paid - self.buckets.tokens(now, key);
                 Err(refusal(now, self.config.limit(), missing, shortage))
@@ -87,14 +87,21 @@ impl Limiter for RateLimit {
     fn reconfigure(&mut self, now: Instant, config: &LimitConfig) -> CarryOver {
         let LimitConfig::Rate(config) = config else { return CarryOver::Nothing };
         let before = std::mem::replace(&mut self.config, config.clone());
-        if config.counts() != before.counts() {
+        if config.each != before.each {
+            // Whose debt it was cannot be told of other keys: it is everybody's.
             self.buckets.restart(now, config.limit(), config.places());
             self.heavy = HeavyHitters::default();
             return CarryOver::Level;
         }
-        self.buckets.set_limit(now, config.limit());
+        let same_unit = config.unit == before.unit;
+        if same_unit {
+            self.buckets.set_limit(now, config.limit());
+        } else {
+            self.buckets.recount(now, config.limit());
+            self.heavy = HeavyHitters::default();
+        }
         self.buckets.resize(now, config.places());
-        CarryOver::Whole
+        if same_unit { CarryOver::Whole } else { CarryOver::Level }
     }
 
     fn start_empty(&mut self, now: Instant) {
@@ -186,6 +193,34 @@ impl RateLimitConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// One caller owes a burst of ten seconds when the unit changes; the others pay nothing for it.
+    #[test]
+    fn a_debt_stays_with_who_owes_it() {
+        let config = RateLimitConfig {
+            rate: 1.0,
+            burst: 10.0,
+            each: Each::Caller,
+            unit: Unit::Cost,
+            ..RateLimitConfig::default()
+        };
+        let mut limit = RateLimit::new(&config, at(0));
+        let [one, other] =
+            [1, 2].map(|caller| Context { caller: CallerId(caller), ..Context::default() });
+        let receipt = limit.on_arrival(at(0), &ask(&one, 10)).unwrap();
+        limit.on_finish(at(0), &one, receipt, Cost(30));
+        limit.on_arrival(at(0), &ask(&other, 1)).unwrap();
+        let config = RateLimitConfig { unit: Unit::Requests, ..config };
+        let carried = limit.reconfigure(at(0), &LimitConfig::Rate(config));
+        assert_eq!(carried, CarryOver::Level);
+        let stranger = Context { caller: CallerId(3), ..Context::default() };
+        let mut passes =
+            |context: &Context, millis| limit.on_arrival(at(millis), &ask(context, 1)).is_ok();
+        assert!(!passes(&other, 999) && !passes(&stranger, 999), "nobody has tokens");
+        assert!(passes(&other, 1_000) && passes(&stranger, 1_000));
+        assert!(!passes(&one, 10_999), "its debt is paid for as long as before");
+        assert!(passes(&one, 11_000));
+    }
     use crate::context::{CallerId, Workflow};
     use crate::time::Span;
     use crate::verdict::{Advice, Reason};

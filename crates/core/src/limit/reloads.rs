@@ -177,3 +177,35 @@ fn limits_are_known_wherever_they_stand() {
     world.act(Op::Pass(1_000));
     assert_eq!(world.passed, 11, "the slow one's level, the new rate");
 }
+
+/// Another limit comes to stand before two of a kind: each of them goes on as itself.
+#[test]
+fn a_limit_that_is_put_first_changes_nobodys_heir() {
+    let rate =
+        |rate: f64, burst| LimitConfig::Rate(RateLimitConfig { rate, burst, ..Default::default() });
+    let quota = LimitConfig::Quota(QuotaConfig::default());
+    let limits = *Limits::build(&[rate(1.0, 4.0), rate(0.001, 50.0)], Instant::ZERO).unwrap();
+    let (context, now) = (Context::default(), Instant::ZERO);
+    let mut world = World { limits, context, now, next: 0, inside: Vec::new(), passed: 0 };
+    world.act(Op::Pass(0));
+    assert_eq!(world.passed, 4, "and 46 are left in the other");
+    // A quota for nobody, and both a little faster.
+    world.act(Op::Reload(vec![quota, rate(2.0, 4.0), rate(0.002, 50.0)]));
+    world.act(Op::Pass(1_000));
+    assert_eq!(world.passed, 6, "two a second");
+}
+
+/// No limits for a while: requests that came then end, and what comes afterwards is limited.
+#[test]
+fn limits_may_all_go_and_come_back() {
+    let rate = LimitConfig::Rate(RateLimitConfig { rate: 1.0, burst: 3.0, ..Default::default() });
+    let limits = *Limits::build(std::slice::from_ref(&rate), Instant::ZERO).unwrap();
+    let (context, now) = (Context::default(), Instant::ZERO);
+    let mut world = World { limits, context, now, next: 0, inside: Vec::new(), passed: 0 };
+    world.act(Op::Pass(0));
+    world.limits.reconfigure(world.now, &[]);
+    assert!(world.ask() && world.ask());
+    world.act(Op::Reload(vec![rate]));
+    world.act(Op::Refund);
+    assert_eq!(world.passed, 4, "one of five is taken back, and a new limit starts empty");
+}

@@ -5,11 +5,11 @@
 //! request's place in the gate, so that it can be given back when a later stage refuses, and settled
 //! when the request ends.
 //!
-//! A change of configuration never mints. Each new limit takes over from the old one it is most like,
-//! equal or counting the same or of the same kind, wherever it stood; one that takes over from none
-//! starts empty. Nobody's level rises by that, and every request lowers the level of all it
-//! passes, so the largest level there is bounds what passes through any number of changes: the largest
-//! burst, and the largest rate × time.
+//! Through a change of configuration each new limit takes over from the old one it is most like; one
+//! that takes over from none starts empty, a window with nothing used. Of buckets that are always
+//! enforced, nobody's level rises by that, and every request lowers the level of all it passes, so the
+//! largest level there is bounds what passes through any number of changes: the largest burst, and the
+//! largest rate × time. A window that is taken out and put back has forgotten what was used.
 
 use super::{Ask, CarryOver, LimitConfig, Limiter, Receipt};
 use crate::config::Problems;
@@ -135,10 +135,13 @@ impl Limits {
             columns.push(heir.filter(|_| carried == Some(CarryOver::Whole)));
             self.limiters.push(limiter.unwrap_or_else(|| build_empty(config, now)));
         }
-        let rows = self.receipts.chunks(before.len());
-        let moved = rows
-            .flat_map(|row| columns.iter().map(|at| at.map_or(Receipt::default(), |at| row[at])));
-        self.receipts = moved.collect();
+        let receipts = std::mem::take(&mut self.receipts);
+        let receipt = |row: usize, at: usize| receipts[row * before.len() + at];
+        for row in 0..self.owners.len() {
+            let moved =
+                columns.iter().map(|at| at.map_or(Receipt::default(), |at| receipt(row, at)));
+            self.receipts.extend(moved);
+        }
         self.configs = configs.to_vec();
     }
 
@@ -162,18 +165,23 @@ fn build_empty(config: &LimitConfig, now: Instant) -> Box<dyn Limiter> {
 }
 
 /// For each of `configs`, the place of the one before that it takes over from: the most alike first,
-/// and of those the one at the same place.
+/// and of those the one at the same place if none came or went, else the first. One that counts
+/// something else, or for others, is the same limit only at the same place; but a window is any, as
+/// one that starts anew has nothing used.
 fn heirs(before: &[LimitConfig], configs: &[LimitConfig]) -> Vec<Option<usize>> {
     let mut heirs = vec![None; configs.len()];
     let mut taken = vec![false; before.len()];
+    let same_places = before.len() == configs.len();
     for likeness in (1..=3).rev() {
         for (at, config) in configs.iter().enumerate() {
             if heirs[at].is_some() {
                 continue;
             }
             let alike = |old: &usize| !taken[*old] && before[*old].likeness(config) >= likeness;
-            let own = (at < before.len()).then_some(at).filter(alike);
-            heirs[at] = own.or_else(|| (0..before.len()).find(alike));
+            let own = same_places.then_some(at).filter(alike);
+            let anywhere = likeness > 1 || matches!(config, LimitConfig::Window(_));
+            let first = || (0..before.len()).find(alike).filter(|_| anywhere);
+            heirs[at] = own.or_else(first);
             if let Some(old) = heirs[at] {
                 taken[old] = true;
             }

@@ -113,7 +113,7 @@ impl Limiter for Tree {
             let bucket = &mut self.nodes[at].bucket;
             bucket.settle_cost(now, 0.0, paid, bucket.limit().burst.max(paid));
         }
-        Ok(Receipt { paid, to: payer as u32 + 1 })
+        Ok(Receipt { paid, to: payer as u32 + 1, ..Receipt::default() })
     }
 
     fn refund(&mut self, now: Instant, _context: &Context, receipt: Receipt) {

@@ -27,6 +27,9 @@ pub struct Window {
     config: WindowConfig,
     /// What the calendar read at which moment, since 1970 in UTC.
     calendar: (Instant, Span),
+    /// The window as receipts name it; never 0, which is that of a void one. By number, not by its end:
+    /// another reading of the calendar moves the end, and what was paid stays paid.
+    number: u32,
     /// When the window ends.
     ends: Instant,
     /// How long it is: months differ.
@@ -42,7 +45,8 @@ impl Window {
     pub fn new(config: &WindowConfig, now: Instant) -> Self {
         let calendar = (Instant::ZERO, Span::ZERO);
         let (config, ends, length) = (config.clone(), now, Span::ZERO);
-        let mut window = Self { config, calendar, ends, length, used: Vec::new(), unseen: 0.0 };
+        let (number, used, unseen) = (1, Vec::new(), 0.0);
+        let mut window = Self { config, calendar, number, ends, length, used, unseen };
         window.turn(now);
         window
     }
@@ -70,14 +74,10 @@ impl Window {
     fn settle(&mut self, now: Instant) {
         if now >= self.ends {
             self.turn(now);
+            self.number = self.number.wrapping_add(1).max(1);
             self.used.clear();
             self.unseen = 0.0;
         }
-    }
-
-    /// The window as receipts name it; never that of a void one.
-    fn stamp(&self) -> u32 {
-        self.ends.as_nanos() as u32 | 1
     }
 
     fn count(&mut self, now: Instant, context: &Context) -> &mut f64 {
@@ -111,7 +111,7 @@ impl Limiter for Window {
         let fits = *used + paid <= quota || (paid > quota && *used == 0.0);
         if fits {
             *used += paid;
-            return Ok(Receipt { paid, to: self.stamp() });
+            return Ok(Receipt { paid, to: self.number, ..Receipt::default() });
         }
         let asked = *used + paid;
         // Told per second, like every quota.
@@ -124,7 +124,7 @@ impl Limiter for Window {
         let used = self.count(now, context);
         let rest = (*used - receipt.paid).max(0.0);
         // What was paid in a window that is over has lapsed with it.
-        if receipt.to == self.stamp() {
+        if receipt.to == self.number {
             *self.count(now, context) = rest;
         }
     }
@@ -136,7 +136,7 @@ impl Limiter for Window {
         let actual = self.config.unit.amount(cost, self.config.factor);
         let used = self.count(now, context);
         let settled = (*used + actual - receipt.paid).max(0.0);
-        if receipt.to == self.stamp() || receipt == Receipt::default() {
+        if receipt.to == self.number || receipt == Receipt::default() {
             *self.count(now, context) = settled;
         }
     }
@@ -359,6 +359,27 @@ mod tests {
         let cpu = WindowConfig { unit: Unit::CpuSeconds, quota: 50.0, ..day };
         assert_eq!(change(&mut window, &cpu), [40.0, 40.0], "eight tenths of it");
         assert_eq!(window.used(secs(90_000), Workflow::NONE), 0.0, "until the day is over");
+    }
+
+    /// A driver reads its clocks anew on each reload, and they never agree to the nanosecond.
+    #[test]
+    fn another_reading_of_the_calendar_leaves_receipts_valid() {
+        let context = Context::default();
+        let mut config = WindowConfig { quota: 9.0, unit: Unit::Cost, ..WindowConfig::default() };
+        let mut window = Window::new(&config, secs(0));
+        let unix = Span::from_secs(1_709_208_000);
+        window.on_calendar(secs(1), unix);
+        let cost = |cost| Ask { context: &context, cost: Cost(cost), delay: Span::ZERO };
+        let [first, second] = [4, 3].map(|at| window.on_arrival(secs(2), &cost(at)).unwrap());
+        window.on_calendar(secs(3), unix + Span::from_secs(2) + Span::from_nanos(77));
+        window.refund(secs(3), &context, first);
+        assert_eq!(window.used(secs(3), Workflow::NONE), 3.0);
+        // Nor does another zone make another window of it.
+        config.zone_minutes = 780;
+        let carried = window.reconfigure(secs(4), &LimitConfig::Window(config));
+        assert_eq!(carried, CarryOver::Whole);
+        window.on_finish(secs(4), &context, second, Cost(1));
+        assert_eq!(window.used(secs(4), Workflow::NONE), 1.0);
     }
 
     #[test]

@@ -14,7 +14,8 @@
 //!    SRTM's code, not in the paper).
 //!
 //! A broker that has publishers and of which nothing was heard has proved nothing: it is measured once
-//! more with what it has, and if it is silent again it is taken to have disappeared.
+//! more with what it has. If it is silent again, as where messages are rare, it keeps that for now, and
+//! [`Fitting::unproven`] names it; who knows that it has disappeared says so.
 //!
 //! When brokers run out, what is left is dealt to those in use, in proportion to what they keep: the
 //! best there is, and [`Fitting::wanted`] says how many brokers would do.
@@ -27,7 +28,7 @@ use super::quota::{Division, fewest, quotas};
 use super::{Broker, Measured, PlaceError, Placement, Publisher, check};
 use crate::time::Span;
 
-/// Measurements in a row in which nothing is heard of a broker that is then taken to have disappeared.
+/// Measurements in a row in which nothing is heard of a broker that then keeps what it has, unproven.
 const SILENT: u32 = 2;
 
 /// A search for a placement, one measurement after the other.
@@ -111,6 +112,11 @@ impl Fitting {
         Some(used + (self.short * used as f64 / kept).ceil() as usize)
     }
 
+    /// Brokers that have publishers and of which nothing was heard again and again.
+    pub fn unproven(&self) -> Vec<usize> {
+        (0..self.brokers.len()).filter(|at| self.silent[*at] >= SILENT).collect()
+    }
+
     /// The placement was measured: what came of each broker.
     pub fn on_measured(&mut self, measured: &[Measured]) {
         if self.done {
@@ -123,11 +129,21 @@ impl Fitting {
         for broker in 0..self.brokers.len() {
             let measured = measured.get(broker).copied().unwrap_or(Measured::Idle);
             let heard = measured != Measured::Idle || self.hands[broker].is_empty();
+            // Heard at last: on trial again.
+            if heard && self.silent[broker] >= SILENT {
+                self.try_all(broker);
+            }
             self.silent[broker] = if heard { 0 } else { self.silent[broker] + 1 };
             match measured {
                 Measured::Tail(tail) => self.judge(broker, tail),
-                Measured::Idle if self.silent[broker] < SILENT => {}
-                Measured::Idle | Measured::Gone => {
+                Measured::Idle => {
+                    if let State::Trial { tries, .. } = self.states[broker]
+                        && self.silent[broker] >= SILENT
+                    {
+                        self.states[broker] = State::Keeps(tries);
+                    }
+                }
+                Measured::Gone => {
                     self.states[broker] = State::Gone;
                     left.append(&mut self.hands[broker]);
                 }
@@ -189,9 +205,7 @@ impl Fitting {
         let parts = quotas(self.config.division, &self.brokers, &chosen, rate);
         let hands = deal(&self.publishers, &left, &parts, self.config.order);
         for (&broker, hand) in chosen.iter().zip(hands) {
-            let tries = hand.len();
             self.hands[broker] = hand;
-            self.states[broker] = State::Trial { tries, fits: 0, over: tries + 1 };
         }
         self.top_up(&chosen);
         self.rounds.push(0);
@@ -212,9 +226,15 @@ impl Fitting {
                 self.states[from] = State::Keeps(self.hands[from].len());
                 self.hands[broker].push(publisher);
             }
-            let tries = self.hands[broker].len();
-            self.states[broker] = State::Trial { tries, fits: 0, over: tries + 1 };
+            self.try_all(broker);
         }
+    }
+
+    /// Puts all that a broker was dealt on trial. Who was dealt nobody has nothing to prove.
+    fn try_all(&mut self, broker: usize) {
+        let tries = self.hands[broker].len();
+        let trial = State::Trial { tries, fits: 0, over: tries + 1 };
+        self.states[broker] = if tries == 0 { State::Fresh } else { trial };
     }
 
     fn keeping(&self) -> Vec<usize> {
@@ -343,6 +363,23 @@ mod tests {
         assert_eq!(counts(&fitting, 3), [30.0, 30.0, 0.0]);
     }
 
+    /// One publisher, and two brokers of which neither has room for it: one of them is dealt nobody.
+    #[test]
+    fn who_is_dealt_nobody_keeps_nobody_waiting() {
+        let topic = [Publisher { rate: 100.0, group: None }];
+        let mut fitting = Fitting::new(&topic, &brokers(2, 60.0), FitConfig::new(SLO)).unwrap();
+        fit(&mut fitting, 2, Span::from_micros(20), &[]);
+        assert_eq!(fitting.rounds(), [1]);
+        assert_eq!(fitting.placement().used().len(), 1);
+        // It is there to be tried when the other fails.
+        let mut fitting = Fitting::new(&topic, &brokers(2, 60.0), FitConfig::new(SLO)).unwrap();
+        let first = fitting.placement().used();
+        let mut measured = [Measured::Idle; 2];
+        measured[first[0]] = Measured::Gone;
+        fitting.on_measured(&measured);
+        assert_eq!(fitting.placement().used(), [1 - first[0]]);
+    }
+
     #[test]
     fn without_enough_brokers_it_does_its_best_and_says_how_many_would_do() {
         let mut fitting =
@@ -352,27 +389,39 @@ mod tests {
         assert_eq!(fitting.wanted(), Some(9), "50 and 43 were kept, 307 were not");
     }
 
-    /// Of the first broker nothing is ever heard: it has not met the objective, and the search ends.
+    /// Of the first broker nothing is heard: messages are rare, or it is gone and nobody has noticed.
     #[test]
-    fn a_silent_broker_is_given_up() {
+    fn a_silent_broker_keeps_what_it_has_unproven() {
         let mut fitting =
             Fitting::new(&publishers(60), &brokers(3, 1e6), FitConfig::new(SLO)).unwrap();
         assert_eq!(fitting.placement().used(), [0]);
         fitting.on_measured(&[Measured::Idle; 3]);
-        assert!(!fitting.is_done());
+        assert!(!fitting.is_done() && fitting.unproven().is_empty());
         assert_eq!(fitting.placement().used(), [0], "the same once more");
+        let mut gone = fitting.clone();
         fitting.on_measured(&[]);
-        assert!(!fitting.placement().used().contains(&0) && !fitting.is_done());
-        fit(&mut fitting, 3, Span::from_micros(20), &[(1, 0)]);
-        assert_eq!(counts(&fitting, 3), [0.0, 30.0, 30.0]);
-        // All of them: nobody is placed, and it ends.
+        assert!(fitting.is_done());
+        assert_eq!(counts(&fitting, 3), [60.0, 0.0, 0.0]);
+        assert_eq!(fitting.unproven(), [0]);
+        // Who is known to be gone is replaced.
+        fit(&mut gone, 3, Span::from_micros(20), &[(1, 0)]);
+        assert_eq!(counts(&gone, 3), [0.0, 30.0, 30.0]);
+        assert!(gone.unproven().is_empty());
+    }
+
+    /// While another is still being halved, one that was silent twice is heard, and is late.
+    #[test]
+    fn who_is_heard_at_last_is_on_trial() {
         let mut fitting =
-            Fitting::new(&publishers(60), &brokers(2, 1e6), FitConfig::new(SLO)).unwrap();
-        for _ in 0..4 {
-            assert!(!fitting.is_done());
-            fitting.on_measured(&[]);
-        }
-        assert!(fitting.is_done() && fitting.placement().used().is_empty());
+            Fitting::new(&publishers(120), &brokers(2, 600.0), FitConfig::new(SLO)).unwrap();
+        assert_eq!(counts(&fitting, 2), [60.0, 60.0]);
+        let late = Measured::Tail(SLO + SLO);
+        fitting.on_measured(&[Measured::Idle, late]);
+        fitting.on_measured(&[Measured::Idle, late]);
+        assert_eq!(fitting.unproven(), [0]);
+        fitting.on_measured(&[late, late]);
+        assert!(fitting.unproven().is_empty() && !fitting.is_done());
+        assert_eq!(counts(&fitting, 2)[0], 30.0, "half of what was too much");
     }
 
     /// Tails that follow rates: what is kept is counted in messages, not in publishers.

@@ -159,7 +159,8 @@ impl Planner {
             }
         }
         let late = worst > self.config.slo;
-        let met = !lost && !silent && !late;
+        let placed = self.placement.broker_of.iter().all(Option::is_some);
+        let met = placed && !lost && !silent && !late;
         self.error = self.error.min(self.config.distrust);
         if !lost && late {
             self.failed = self.placement.used().len();
@@ -170,7 +171,7 @@ impl Planner {
         if lost || (late && self.rounds < 2) {
             self.plan();
         }
-        if met || self.rounds >= 2 {
+        if met || self.rounds >= 2 || self.there().is_empty() {
             self.state = State::Done { met };
         }
         // Of two that failed, the better one stays, unless a broker of it has gone.
@@ -443,6 +444,16 @@ mod tests {
         assert!(planner.placement().broker_of.iter().all(Option::is_some));
         planner.on_measured(&measure(&planner, 1.0));
         assert!(planner.met());
+    }
+
+    /// With nobody left there is nothing to measure, and nothing that nobody does is in time.
+    #[test]
+    fn when_all_disappear_it_ends_unmet() {
+        let mut planner = planner(20, 4);
+        planner.on_measured(&[Measured::Gone; 4]);
+        assert!(planner.is_done() && !planner.met());
+        assert!(planner.placement().used().is_empty());
+        assert_eq!(planner.rounds(), 1);
     }
 
     #[test]

@@ -31,7 +31,8 @@ const BANDS: usize = Criticality::ALL.len();
 /// come at once, and leaves lower bands less of a burst (judgement: at nine tenths of its rate and a
 /// burst of 33 the lowest of four bands still has 20 tokens).
 const RESERVE: f64 = 0.125;
-/// `Receipt::to` of a request that was paid from the guarantee too.
+/// In `Receipt::to`, of a request that was paid from the guarantee too. The other bits are the
+/// account's [`parts`](Account::parts).
 const GUARANTEED: u32 = 1;
 
 /// Quotas by workflow.
@@ -58,6 +59,9 @@ struct Account {
     guarantee: Option<Bucket>,
     /// Own limits of criticalities.
     bands: [Option<Bucket>; BANDS],
+    /// Counts, by two, the changes after which a guarantee or a criticality's own limit could give back
+    /// more than it took: to them, receipts from before are void.
+    parts: u32,
     /// When each band last asked.
     seen: [Option<Instant>; BANDS],
 }
@@ -131,6 +135,7 @@ impl Account {
             whole: start(quota.limit()),
             guarantee: quota.guaranteed().map(start),
             bands,
+            parts: 0,
             seen: [None; BANDS],
         }
     }
@@ -150,22 +155,27 @@ impl Account {
         if let (Err(_), Some(own)) = (&passed, &mut self.bands[band]) {
             own.refund(now, amount.min(own.limit().burst));
         }
-        passed.map(|to| Receipt { paid: amount, to })
+        passed.map(|(to, forgiven)| Receipt {
+            paid: amount - forgiven,
+            forgiven,
+            to: self.parts | to,
+        })
     }
 
+    /// Whether the guarantee paid too, and how much was charged to nobody.
     fn ask_whole(
         &mut self,
         now: Instant,
         band: usize,
         amount: f64,
         terms: Terms,
-    ) -> Result<u32, Rejection> {
+    ) -> Result<(u32, f64), Rejection> {
         let burst = self.whole.limit().burst;
         if let Some(guarantee) = &mut self.guarantee {
             match guarantee.take_cost(now, amount.min(guarantee.limit().burst)) {
                 Ok(()) => {
-                    self.whole.settle_cost(now, 0.0, amount, burst);
-                    return Ok(GUARANTEED);
+                    let forgiven = self.whole.settle_cost(now, 0.0, amount, burst);
+                    return Ok((GUARANTEED, forgiven));
                 }
                 Err(short) if terms.overloaded => {
                     return Err(refusal(now, guarantee.limit(), amount, short));
@@ -173,12 +183,12 @@ impl Account {
                 Err(_) => {}
             }
         }
-        if terms.enforced {
-            self.enforce(now, band, amount, terms.prepaid)?;
+        let forgiven = if terms.enforced {
+            self.enforce(now, band, amount, terms.prepaid)?
         } else {
-            self.whole.settle_cost(now, 0.0, amount, 0.0);
-        }
-        Ok(0)
+            self.whole.settle_cost(now, 0.0, amount, 0.0)
+        };
+        Ok((0, forgiven))
     }
 
     /// Rule 3. Costs known only afterwards need no more than one band's reserve to begin with, so that
@@ -189,7 +199,7 @@ impl Account {
         band: usize,
         amount: f64,
         prepaid: bool,
-    ) -> Result<(), Rejection> {
+    ) -> Result<f64, Rejection> {
         let Limit { rate, burst } = self.whole.limit();
         let reserve = burst * RESERVE;
         let recent = |seen: &&Option<Instant>| {
@@ -204,29 +214,55 @@ impl Account {
             let due = now + Span::from_nanos((missing / rate * 1e9).ceil() as u64);
             return Err(refusal(now, self.whole.limit(), missing, Shortage::Until(due)));
         }
-        self.whole.settle_cost(now, 0.0, amount, burst);
-        Ok(())
+        Ok(self.whole.settle_cost(now, 0.0, amount, burst))
+    }
+
+    /// The guarantee and the band's own limit, if the request paid them or was to, and what it paid.
+    fn parts_of(
+        &mut self,
+        band: usize,
+        receipt: Receipt,
+    ) -> impl Iterator<Item = (&mut Bucket, f64)> {
+        let valid = receipt.to & !GUARANTEED == self.parts;
+        let guaranteed = receipt.to & GUARANTEED != 0;
+        let amount = if valid { receipt.paid + receipt.forgiven } else { 0.0 };
+        let guarantee = self.guarantee.as_mut().filter(|_| guaranteed);
+        [self.bands[band].as_mut(), guarantee].into_iter().flatten().map(move |part| {
+            let took = amount.min(part.limit().burst);
+            (part, took)
+        })
     }
 
     fn set(&mut self, now: Instant, of: Option<usize>, quota: &Quota, change: Change) {
         (self.of, self.moved) = (of, false);
         change(&mut self.whole, now, quota.limit());
-        set_bucket(now, &mut self.guarantee, quota.guaranteed(), change);
+        let mut more = set_bucket(now, &mut self.guarantee, quota.guaranteed(), change);
         for band in Criticality::ALL {
             let limit = quota.bands().find(|(own, _)| *own == band).map(|(_, limit)| limit);
-            set_bucket(now, &mut self.bands[band.index()], limit, change);
+            more |= set_bucket(now, &mut self.bands[band.index()], limit, change);
+        }
+        if more {
+            self.parts = self.parts.wrapping_add(2);
         }
     }
 }
 
 /// Gives a bucket other terms, or takes it away; a new one starts empty, because what it limits has
-/// been used all along.
-fn set_bucket(now: Instant, bucket: &mut Option<Bucket>, limit: Option<Limit>, change: Change) {
+/// been used all along. Whether a request can pay it more than before.
+fn set_bucket(
+    now: Instant,
+    bucket: &mut Option<Bucket>,
+    limit: Option<Limit>,
+    change: Change,
+) -> bool {
+    let burst = |limit: Option<Limit>| limit.map_or(0.0, |limit| limit.burst);
+    let more = burst(limit) > burst(bucket.as_ref().map(Bucket::limit));
     match (bucket.as_mut(), limit) {
         (Some(bucket), Some(limit)) => change(bucket, now, limit),
         (None, Some(limit)) => *bucket = Some(Bucket::empty(now, limit)),
         (_, None) => *bucket = None,
     }
+    more
 }
 
 impl Limiter for Quotas {
@@ -249,12 +285,8 @@ impl Limiter for Quotas {
     fn refund(&mut self, now: Instant, context: &Context, receipt: Receipt) {
         let Some(account) = self.account(now, context.workflow) else { return };
         account.whole.refund(now, receipt.paid);
-        if let Some(own) = &mut account.bands[context.rank.criticality().index()] {
-            own.refund(now, receipt.paid.min(own.limit().burst));
-        }
-        if let Some(guarantee) = account.guarantee.as_mut().filter(|_| receipt.to == GUARANTEED) {
-            guarantee.refund(now, receipt.paid.min(guarantee.limit().burst));
-        }
+        let band = context.rank.criticality().index();
+        account.parts_of(band, receipt).for_each(|(part, took)| part.refund(now, took));
     }
 
     fn on_finish(&mut self, now: Instant, context: &Context, receipt: Receipt, cost: Cost) {
@@ -263,11 +295,13 @@ impl Limiter for Quotas {
         }
         let actual = self.config.unit.amount(cost, self.config.factor);
         let Some(account) = self.account(now, context.workflow) else { return };
-        let own = account.bands[context.rank.criticality().index()].as_mut();
-        let guarantee = account.guarantee.as_mut().filter(|_| receipt.to == GUARANTEED);
-        for bucket in [Some(&mut account.whole), own, guarantee].into_iter().flatten() {
-            let burst = bucket.limit().burst;
-            bucket.settle_cost(now, receipt.paid, actual, burst);
+        // What was forgiven is neither charged now nor given back.
+        let settled = receipt.paid.max(actual.min(receipt.paid + receipt.forgiven));
+        let burst = account.whole.limit().burst;
+        account.whole.settle_cost(now, settled, actual, burst);
+        for (part, took) in account.parts_of(context.rank.criticality().index(), receipt) {
+            let burst = part.limit().burst;
+            part.settle_cost(now, took, actual, burst);
         }
     }
 
@@ -560,22 +594,89 @@ mod tests {
             prop_assert!(passed <= 8 + now, "{passed} in {now} ms");
         }
 
-        /// What is given back leaves no trace in tokens.
+        /// What is given back leaves no trace in tokens: neither of the whole, nor of its parts, whatever
+        /// was there to be paid, and whether it is a refund or a cost of nothing.
         #[test]
-        fn a_refund_is_whole(amounts in prop::collection::vec(0..4usize, 1..8)) {
-            let mut quotas = quotas(TWO);
-            let before = {
-                ask(&mut quotas, at(0), &of(1, Criticality::Critical), NONE);
-                quotas.tokens(at(0), Workflow(1))
+        fn a_refund_is_whole(
+            enforce in prop_oneof![Just("always"), Just("overload")],
+            ops in prop::collection::vec((0..4usize, 0..30u64, 0..20u64, 0..3u8), 1..40),
+        ) {
+            let mut quotas = quotas(&PARTS.replace("always", enforce));
+            let tokens = |quotas: &Quotas, now| {
+                let account = quotas.accounts[1].as_ref().unwrap();
+                let parts = account.bands.iter().chain([&account.guarantee]).flatten();
+                parts.chain([&account.whole]).map(|part| part.tokens(now)).collect::<Vec<_>>()
             };
-            for band in amounts {
+            let mut now = at(0);
+            quotas.account(now, Workflow(1));
+            for (band, cost, delay, end) in ops {
+                now += Span::from_millis(5);
+                let before = tokens(&quotas, now);
                 let context = of(1, Criticality::ALL[band]);
-                let ask = Ask { context: &context, cost: Cost(1), delay: NONE };
-                if let Ok(receipt) = quotas.on_arrival(at(0), &ask) {
-                    quotas.refund(at(0), &context, receipt);
+                let delay = Span::from_millis(delay);
+                let ask = Ask { context: &context, cost: Cost(cost), delay };
+                let Ok(receipt) = quotas.on_arrival(now, &ask) else { continue };
+                match end {
+                    0 => continue,
+                    1 => quotas.refund(now, &context, receipt),
+                    _ => quotas.on_finish(now, &context, receipt, Cost(0)),
+                }
+                for (after, before) in tokens(&quotas, now).iter().zip(&before) {
+                    prop_assert!((after - before).abs() < 1e-6, "{after} after {before}");
                 }
             }
-            prop_assert_eq!(quotas.tokens(at(0), Workflow(1)), before);
+        }
+    }
+
+    const PARTS: &str = "
+        limit = 'quota'
+        unit = 'cost'
+        enforce = 'always'
+        [[quotas]]
+        workflow = 'mail'
+        rate = 100
+        burst = 8
+        sheddable = { rate = 50, burst = 4 }
+        guarantee = { rate = 20, burst = 2 }
+    ";
+
+    /// While nobody minds, what is beyond the quota is charged to nobody, also when it ends.
+    #[test]
+    fn what_was_forgiven_is_not_charged_at_the_end() {
+        let text = PARTS.replace("always", "overload").replace("guarantee", "critical_plus");
+        let mut quotas = quotas(&text);
+        let context = of(1, Criticality::Critical);
+        let ask = Ask { context: &context, cost: Cost(10), delay: NONE };
+        let receipt = quotas.on_arrival(at(0), &ask).unwrap();
+        assert_eq!((receipt.paid, receipt.forgiven), (8.0, 2.0));
+        let tokens = |cost| {
+            let mut quotas = quotas.clone();
+            quotas.on_finish(at(0), &context, receipt, Cost(cost));
+            quotas.tokens(at(0), Workflow(1)).unwrap()
+        };
+        assert_eq!([7, 9, 10, 13].map(tokens), [1.0, 0.0, 0.0, -3.0]);
+    }
+
+    /// A part that came, or grew, after a request had passed gives back nothing that it never took.
+    #[test]
+    fn a_new_part_gives_back_nothing() {
+        let without =
+            PARTS.lines().filter(|line| !line.contains("{")).collect::<Vec<_>>().join("\n");
+        let (small, context) =
+            (PARTS.replace("burst = 4", "burst = 1"), of(1, Criticality::Sheddable));
+        for before in [without, small] {
+            let mut quotas = quotas(&before);
+            let ask = Ask { context: &context, cost: Cost(4), delay: NONE };
+            let receipt = quotas.on_arrival(at(0), &ask).unwrap();
+            let carried = quotas.reconfigure(at(0), &toml::from_str(PARTS).unwrap());
+            assert_eq!(carried, CarryOver::Whole);
+            quotas.refund(at(0), &context, receipt);
+            assert_eq!(quotas.tokens(at(0), Workflow(1)), Some(8.0));
+            let account = quotas.accounts[1].as_ref().unwrap();
+            assert_eq!(
+                account.bands[context.rank.criticality().index()].as_ref().unwrap().tokens(at(0)),
+                0.0
+            );
         }
     }
 }
