@@ -164,8 +164,7 @@ mod tests {
 
     #[test]
     fn a_body_is_the_same_however_it_comes() {
-        let chunked =
-            b"5;a=b\r\nhello\r\n00a\r\n, overload\r\n0\r\nx-sum: 1\r\n\r\n";
+        let chunked = b"5;a=b\r\nhello\r\n00a\r\n, overload\r\n0\r\nx-sum: 1\r\n\r\n";
         for size in 1..=chunked.len() {
             let (data, trailers, whole) = all(CHUNKS, chunked, size).expect("well formed");
             assert_eq!((&data[..], whole), (&b"hello, overload"[..], true));
