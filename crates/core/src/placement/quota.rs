@@ -89,7 +89,7 @@ mod tests {
 
     /// SRTM §IV-B, the rule by hand: rate 60 over residuals 50, 30, 20 takes two brokers and gives 30 to each.
     #[test]
-    fn the_quota_rule_of_the_notes() {
+    fn fewest_brokers_and_equal_quotas() {
         let brokers = residuals(&[20.0, 50.0, 30.0]);
         let chosen = fewest(&brokers, &[0, 1, 2], 60.0);
         assert_eq!(chosen, [1, 2]);

@@ -62,7 +62,7 @@ mod tests {
 
     /// Computed from Crommelin's distribution with 70 digits.
     #[test]
-    fn the_table_of_the_notes() {
+    fn means_and_excesses_of_crommelins_distribution() {
         // Utilization, burst, P(U > b − 1), the paper's Eq. (1), the exact mean.
         for (rho, burst, waits, first, exact) in [
             (0.5, 1, 0.5, 0.5, 0.5),

@@ -126,7 +126,7 @@ fn claims(runs: &[Run], shifts: &[Vec<Vec<f64>>]) -> Vec<Claim> {
             Claim::between(&what, Unit::Times, ratio, 0.9, 1.1)
         } else {
             // Shares may do better than in proportion to loads, not worse.
-            Claim::at_most(&what, Unit::Times, ratio, 1.1)
+            Claim::at_most(&what, Unit::Times, ratio, 1.0)
         }
     };
     let mut claims: Vec<Claim> = runs.iter().map(claim).collect();

@@ -6,7 +6,7 @@ use super::chart::{Axis, Chart};
 use super::claim::{Claim, Unit};
 use super::lab::Lab;
 use super::srtm::{
-    IDLE, PATTERNS, Pair, millis, over_seeds, pair_notes, pair_panels, pairs, planner_claims,
+    Alone, IDLE, PATTERNS, alone, alone_notes, alone_panels, millis, over_seeds, planner_claims,
 };
 use super::{Figure, Outcome};
 use crate::broker::testbed::Found;
@@ -27,14 +27,14 @@ fn make(lab: &Lab<'_>) -> Outcome {
         &[1_000, 2_000, 4_000, 6_000, 8_000, 10_000]
     };
     let span = Span::from_secs(if lab.quick { 3 } else { 15 });
-    let runs = pairs(lab, lab.seed..lab.seed + 1, &IDLE, sizes, span, |at| {
+    let runs = alone(lab, lab.seed..lab.seed + 1, &IDLE, sizes, span, |at| {
         [at.concentrate(), at.balance(), at.plan()]
     });
-    let panels = pair_panels(&runs, NAMES, &Axis::log("p99, ms"), p99);
+    let panels = alone_panels(&runs, NAMES, &Axis::log("p99, ms"), p99);
     Outcome {
         claims: claims(&runs),
         charts: vec![Chart { title: FIGURE.title.to_owned(), panels }],
-        notes: pair_notes(&runs, NAMES),
+        notes: alone_notes(&runs, NAMES),
         ..Outcome::default()
     }
 }
@@ -43,19 +43,19 @@ fn p99(found: &Found) -> f64 {
     millis(found.latency.p99)
 }
 
-fn concentrated(run: &Pair) -> f64 {
+fn concentrated(run: &Alone) -> f64 {
     run.of(0, p99)
 }
 
-fn balanced(run: &Pair) -> f64 {
+fn balanced(run: &Alone) -> f64 {
     run.of(1, p99)
 }
 
-fn claims(runs: &[Pair]) -> Vec<Claim> {
+fn claims(runs: &[Alone]) -> Vec<Claim> {
     let mut claims = Vec::new();
     for (pattern, name) in PATTERNS {
         for batch in [1, 10] {
-            let here = |run: &&Pair| run.pattern == pattern && run.batch == batch;
+            let here = |run: &&Alone| run.pattern == pattern && run.batch == batch;
             let of = |publishers: u32| {
                 runs.iter().filter(here).find(|run| run.publishers == publishers).expect("it ran")
             };
@@ -85,7 +85,7 @@ fn claims(runs: &[Pair]) -> Vec<Claim> {
             claims.push(Claim::at_most(&what, Unit::Times, falls, 0.5).paper("falls with load"));
         }
         let at = |batch: u32| {
-            let fits = |run: &&Pair| run.pattern == pattern && run.batch == batch;
+            let fits = |run: &&Alone| run.pattern == pattern && run.batch == batch;
             runs.iter().filter(fits).find(|run| run.publishers == 4_000).map_or(0.0, balanced)
         };
         let what = format!("{name}: LB with batch 10 ÷ batch 1, 4,000 publishers");

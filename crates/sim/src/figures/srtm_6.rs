@@ -6,7 +6,9 @@ use tidegate_core::Span;
 use super::chart::{Axis, Chart};
 use super::claim::{Claim, Unit};
 use super::lab::Lab;
-use super::srtm::{PATTERNS, Pair, brokers, pair_notes, pair_panels, pairs, planner_claims, worst};
+use super::srtm::{
+    Alone, PATTERNS, alone, alone_notes, alone_panels, brokers, planner_claims, worst,
+};
 use super::{Figure, Outcome};
 use crate::broker::testbed::Found;
 use crate::broker::traffic::Pattern;
@@ -28,7 +30,7 @@ fn make(lab: &Lab<'_>) -> Outcome {
         if lab.quick { &[4_000, 8_000] } else { &[2_000, 4_000, 6_000, 8_000, 10_000] };
     let span = Span::from_secs(if lab.quick { 3 } else { 10 });
     // Which of the two is ahead differs from seed to seed: the mean of three is told, quick or not.
-    let runs = pairs(lab, lab.seed..lab.seed + 3, &LOADS, sizes, span, |at| {
+    let runs = alone(lab, lab.seed..lab.seed + 3, &LOADS, sizes, span, |at| {
         [at.max_min(), at.concentrate(), at.plan()]
     });
     let y = Axis::linear("p99 of the worst broker, ms");
@@ -36,39 +38,39 @@ fn make(lab: &Lab<'_>) -> Outcome {
         claims: claims(&runs),
         charts: vec![Chart {
             title: FIGURE.title.to_owned(),
-            panels: pair_panels(&runs, NAMES, &y, worst),
+            panels: alone_panels(&runs, NAMES, &y, worst),
         }],
-        notes: pair_notes(&runs, NAMES),
+        notes: alone_notes(&runs, NAMES),
         ..Outcome::default()
     }
 }
 
-fn max_min(run: &Pair) -> f64 {
+fn max_min(run: &Alone) -> f64 {
     run.of(0, worst)
 }
 
-fn conc(run: &Pair) -> f64 {
+fn conc(run: &Alone) -> f64 {
     run.of(1, worst)
 }
 
-/// The planner takes two measurements at most, and no more brokers than Max-Min where that meets the objective. It does not
-/// meet it with all of those topics, so that is no claim here.
-fn planner(runs: &[Pair], pattern: Pattern, name: &str) -> [Claim; 2] {
+/// The planner takes no more brokers than Max-Min where that meets the objective. It misses it itself with batches of ten
+/// that one broker can hardly take and two share badly, by less than a quarter.
+fn planner(runs: &[Alone], pattern: Pattern, name: &str) -> [Claim; 2] {
     let here = runs.iter().filter(|run| run.pattern == pattern);
-    let all: Vec<(&Found, &Found)> = here
-        .flat_map(|run| run.found.iter().map(|[max_min, _, planned]| (planned, max_min)))
-        .collect();
-    let met: Vec<_> = all.iter().copied().filter(|(_, max_min)| worst(max_min) <= 1.0).collect();
-    let [_, twice, _] = planner_claims(name, "Max-Min", &all);
+    let all = here.flat_map(|run| run.found.iter().map(|[max_min, _, planned]| (planned, max_min)));
+    let met: Vec<(&Found, &Found)> = all.filter(|(_, max_min)| worst(max_min) <= 1.0).collect();
     let [_, _, fewer] = planner_claims(name, "Max-Min", &met);
-    [twice, fewer]
+    let means = runs.iter().filter(|run| run.pattern == pattern).map(|run| run.of(2, worst));
+    let late = means.reduce(f64::max).unwrap_or(f64::NAN) * 1e3;
+    let what = format!("{name}: planned, worst p99, mean of seeds");
+    [Claim::at_most(&what, Unit::Micros, late, 1_250.0), fewer]
 }
 
-fn claims(runs: &[Pair]) -> Vec<Claim> {
+fn claims(runs: &[Alone]) -> Vec<Claim> {
     let mut claims = Vec::new();
     for (pattern, name) in PATTERNS {
         let at = |batch: u32, publishers: u32| {
-            let fits = |run: &&Pair| {
+            let fits = |run: &&Alone| {
                 run.pattern == pattern && run.batch == batch && run.publishers == publishers
             };
             runs.iter().find(fits).expect("it ran")
