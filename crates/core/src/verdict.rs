@@ -211,9 +211,9 @@ impl Reason {
 /// How work that was let in ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Answered, be it with an application error.
+    /// Answered, be it that the caller was in the wrong.
     Serve,
-    /// Broke: timeout, crash, unreachable. May be a sign of load.
+    /// Broke: a server error, timeout, crash, unreachable. May be a sign of load.
     Fail,
     /// Given up by the caller: says nothing about load.
     Cancel,

@@ -8,7 +8,7 @@ use tidegate_core::caller::CallerConfig;
 use tidegate_core::gate::GateConfig;
 use tidegate_core::slots::SlotsConfig;
 use tidegate_core::throttle::{CreditConfig, ThrottleConfig};
-use tidegate_core::{Context, Instant, Rank, Span};
+use tidegate_core::{Context, Instant, Outcome, Rank, Span};
 
 fn credit_caller() -> CallerConfig {
     let mut config = CallerConfig {
@@ -101,6 +101,24 @@ fn at_twice_capacity_tide_serves_the_important_half() {
     let total: usize = served.iter().sum();
     assert!(total >= 4_750, "{served:?} of 5000 possible");
     assert!(served[0] >= 4_750, "{served:?}: the important ones are as many as can be served");
+}
+
+/// To answer with errors is work too, and so is what nobody waits for any more: what the service can do
+/// does not shrink with it.
+#[test]
+fn at_twice_capacity_tide_keeps_a_failing_service_busy() {
+    use Outcome::{Cancel, Fail, Serve};
+    let given_up: &[Outcome] = &[Serve, Cancel, Cancel, Cancel, Cancel];
+    for outcomes in [&[Fail], given_up] {
+        let mut pair = Pair::new(&credit_caller(), &tide(), Span::from_micros(10));
+        pair.outcomes = outcomes;
+        for rank in (0..20_000_u32).map(|n| Rank::from_key(n.wrapping_mul(0x9e37_79b9) >> 10)) {
+            let _ = pair.submit(&Context { rank, ..Context::default() });
+            pair.run_until(pair.now + Span::from_micros(5));
+        }
+        let done = pair.ends.iter().filter(|(.., end)| *end == End::Served).count();
+        assert!(done >= 9_500, "{outcomes:?}: {done} of 10,000 possible");
+    }
 }
 
 /// A drained caller is woken by a grant; if that is lost, it asks again.

@@ -263,6 +263,8 @@ impl Gate {
         let held = request.attained;
         if outcome == Outcome::Serve {
             self.service.add(held.as_nanos() as f64);
+        }
+        if outcome != Outcome::Cancel {
             self.costs.settle(request.context.workflow, cost);
         }
         if let Some(limits) = &mut self.limits {
@@ -314,8 +316,21 @@ impl Gate {
                 self.entries.remove(id);
             }
             Some(State::Refused) => drop(self.entries.remove(id)),
-            Some(State::Running | State::Paused) => self.finish(now, id, Outcome::Cancel, Cost(0)),
+            Some(State::Running | State::Paused) => {
+                let done = self.done_so_far(now, id);
+                self.finish(now, id, Outcome::Cancel, done);
+            }
         }
+    }
+
+    /// What has been done of a request that was started, judged by the time it had a slot.
+    fn done_so_far(&self, now: Instant, id: RequestId) -> Cost {
+        let Some(entry) = self.entries.get(id) else { return Cost(0) };
+        let Request { attained, cost, .. } = entry.request;
+        let since =
+            if entry.state == State::Running { now.since(entry.started) } else { Span::ZERO };
+        let (held, mean) = ((attained + since).as_nanos() as f64, self.service.get());
+        Cost((cost.0 as f64 * mean.map_or(1.0, |mean| (held / mean.max(1.0)).min(1.0))) as u64)
     }
 
     /// A request waits for a call of its own and gives up its slot meanwhile.

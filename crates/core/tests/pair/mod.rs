@@ -21,6 +21,8 @@ pub(crate) struct Pair {
     pub(crate) gate: Gate,
     pub(crate) latency: Span,
     pub(crate) service: Span,
+    /// What the gate hears of requests that end, in turns.
+    pub(crate) outcomes: &'static [Outcome],
     /// How many messages have reached the gate.
     pub(crate) received: usize,
     /// Calls that ended, with the moment they did.
@@ -50,6 +52,7 @@ impl Pair {
             gate: Gate::new(gate, now, 2).unwrap(),
             latency: Span::from_micros(5),
             service,
+            outcomes: &[Outcome::Serve],
             received: 0,
             ends: Vec::new(),
             lose_notices: false,
@@ -104,7 +107,10 @@ impl Pair {
             }
             Event::Report(context) => self.gate.on_report(self.now, &context),
             Event::Finish(request) => {
-                self.gate.finish(self.now, request, Outcome::Serve, Cost::from(self.service));
+                match self.outcomes[self.received % self.outcomes.len()] {
+                    Outcome::Cancel => self.gate.cancel(self.now, request),
+                    told => self.gate.finish(self.now, request, told, Cost::from(self.service)),
+                }
                 let (call, context) = self.calls.remove(&request).unwrap();
                 self.answer(call, &context, Answer::Done(Outcome::Serve));
             }

@@ -400,12 +400,16 @@ impl Admission for Tide {
         cost: Cost,
     ) {
         self.windows.on_end(request.context.caller, false);
-        if outcome == Outcome::Serve {
+        // Work was done, whatever came of it: a service that answers with errors can do as much as before.
+        if let Some(round) = &mut self.round {
+            round.served = round.served.saturating_add(cost.0);
+        }
+        // Who gave up has not told what a request costs, and who failed not how long it takes.
+        if outcome != Outcome::Cancel {
             self.offered.settle(request.context.rank, cost);
+        }
+        if outcome == Outcome::Serve {
             self.waits.add(request, self.derived.objective);
-            if let Some(round) = &mut self.round {
-                round.served = round.served.saturating_add(cost.0);
-            }
         }
     }
 
