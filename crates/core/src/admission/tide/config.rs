@@ -17,9 +17,10 @@ pub struct TideConfig {
     /// Delay to steer for, as a share of the objective. Default 0.4 (Breakwater §5.1).
     pub target: f64,
     /// Predicted wait from which on ranks inside the last cursor are refused, or push out others,
-    /// as a share of the objective; less, down to a half, where service takes much of the
-    /// objective. More lets bursts through to the edge of the objective. Default 0.62, by simulation: with it 99 % of the answers come within 0.8 of the objective, where
-    /// Breakwater begins to drop (§5.1).
+    /// as a share of the objective; less, down to a third of it, where service takes much of the
+    /// objective and more is offered than can be served. More lets bursts through to the edge of the
+    /// objective. Default 0.62, by simulation: with it 99 % of the answers come within 0.8 of the
+    /// objective, where Breakwater begins to drop (§5.1).
     pub drop: f64,
     /// Predicted wait up to which ranks beyond the last cursor are let in, in targets.
     /// From callers that were told otherwise they are let in only while nothing waits. 0 would leave the

@@ -249,8 +249,12 @@ impl Tide {
         }
         let Derived { objective, drop, .. } = self.derived;
         let (pace, variability) = (self.pace(), self.offered.variability());
-        let calm = self.last() == Cursor::OPEN;
-        self.waits.learn(objective, drop, pace, variability, calm);
+        if self.is_calm() {
+            // A queue that is long by chance is soon short again, and who would be refused need not be.
+            self.waits.set_longest(drop);
+        } else {
+            self.waits.learn(objective, drop, pace, variability, self.bursts.dispersion());
+        }
         if self.last() != before {
             let Cursors { free, last } = self.sway.rest;
             cx.events.push(due, || Event::Cursors { free, last });
@@ -279,6 +283,12 @@ impl Tide {
             let strict = cursors(less, self.offered.cut(less, Lump::Within));
             self.sway = Sway::between(rest, lax, strict);
         }
+    }
+
+    /// Whether no more is offered than the service can do: nobody is shed, and none should be.
+    fn is_calm(&self) -> bool {
+        let all = || self.offered.cut(self.capacity.rate(), Lump::Within) == Cursor::OPEN;
+        self.last() == Cursor::OPEN && all()
     }
 
     /// The share of callers that hear of us in `elapsed`, 0 to 1.
