@@ -26,6 +26,7 @@ mod dagor_6;
 mod dagor_8;
 mod dagor_9;
 mod dagor_form_3;
+mod erlang;
 mod ignoring;
 mod metastability;
 mod shares_faults;
@@ -46,6 +47,7 @@ mod srtm_9;
 mod srtm_table_1;
 mod testbed;
 mod three_hops;
+mod tide_bursts;
 mod tide_callers;
 mod tide_frontier;
 mod tide_grid;
@@ -95,6 +97,7 @@ pub const ALL: &[Figure] = &[
     tide_rank::FIGURE,
     tide_callers::FIGURE,
     tide_frontier::FIGURE,
+    tide_bursts::FIGURE,
     tide_grid::FIGURE,
     dagor_6::FIGURE,
     dagor_8::FIGURE,

@@ -9,6 +9,7 @@
 
 use super::chart::{Axis, Chart, Line, Panel};
 use super::claim::{Claim, Unit};
+use super::erlang::{Bounded, LATE, MESSAGES, bounded, in_time};
 use super::lab::{Lab, Runs, Source, fair_goodput, text};
 use super::{Figure, Outcome};
 use crate::report::Report;
@@ -22,10 +23,6 @@ pub(super) const FIGURE: Figure = Figure {
 
 const PLAN: Source =
     Source { name: "service-times", text: include_str!("../../../../plans/service-times.toml") };
-/// The plan's cores, what messages cost per request, and the round trip, in microseconds.
-const CORES: u32 = 10;
-const MESSAGES: f64 = 1.76;
-const RTT: f64 = 10.0;
 const TIMES: [(&str, f64); 3] = [("10us", 10.0), ("100us", 100.0), ("1ms", 1000.0)];
 /// Those that hear often, and those that do not.
 const FEW: [f64; 2] = [10.0, 100.0];
@@ -120,20 +117,16 @@ struct Frontier(Vec<(f64, f64)>);
 /// Drops up to which the frontier is found, and in which steps.
 const DROPS: f64 = 0.1;
 const STEP: f64 = 0.0025;
-/// Answers that may be late: the 99th percentile is within the SLO.
-const LATE: f64 = 0.01;
 
 impl Frontier {
     /// For exponential service with this mean, in microseconds.
     fn of(micros: f64) -> Self {
-        let slo = 10.0 * (micros + RTT) - RTT;
-        let mean = micros + MESSAGES;
         let steps = (DROPS / STEP) as usize;
         let mut best = vec![0.0f64; steps + 1];
         for room in (6..160).step_by(2) {
-            let in_time = in_time(room, mean, slo);
+            let in_time = in_time(room, micros);
             for offered in (0..80).map(|n| 0.9 + 0.004 * f64::from(n)) {
-                let Bounded { dropped, good, late } = bounded(offered, &in_time);
+                let Bounded { dropped, good, late } = bounded(offered, &[1.0], &in_time);
                 let step = (dropped / STEP).ceil() as usize;
                 if late <= LATE && step <= steps {
                     best[step] = best[step].max(good);
@@ -161,77 +154,9 @@ impl Frontier {
     }
 }
 
-/// What a service of several cores with a bounded queue does: dropped ÷ offered, answered in time ÷ capacity,
-/// late ÷ answered.
-#[derive(Clone, Copy, Debug)]
-struct Bounded {
-    dropped: f64,
-    good: f64,
-    late: f64,
-}
-
-/// M/M/c/c+K, `offered` as a share of capacity; `in_time[n]` is the probability that who finds n there is
-/// answered in time.
-fn bounded(offered: f64, in_time: &[f64]) -> Bounded {
-    let (mut weight, mut all, mut good) = (1.0, 0.0, 0.0);
-    for (n, in_time) in in_time.iter().enumerate() {
-        all += weight;
-        good += weight * in_time;
-        // As many leave as come: offered · c · p(n) = min(n + 1, c) · p(n + 1).
-        weight *= offered * f64::from(CORES) / ((n + 1) as f64).min(f64::from(CORES));
-    }
-    // Whoever finds the queue full is dropped.
-    let total = all + weight;
-    Bounded { dropped: weight / total, good: offered * good / total, late: 1.0 - good / all }
-}
-
-/// The probability to be answered within `slo`, by how many are there on arrival. Who finds k more than there
-/// are cores waits for an Erlang time of k + 1 departures, then is served.
-fn in_time(room: u32, mean: f64, slo: f64) -> Vec<f64> {
-    let (one, all) = (slo / mean, slo / mean * f64::from(CORES));
-    let late = |n: u32| {
-        let departures = (n + 1).saturating_sub(CORES);
-        if departures == 0 {
-            return (-one).exp();
-        }
-        // Still waiting when the time is over; or served then, which began before.
-        let ratio = all / (all - one);
-        let begun = 1.0 - fewer(departures, all - one);
-        fewer(departures, all) + (f64::from(departures) * ratio.ln() - one).exp() * begun
-    };
-    (0..CORES + room).map(|n| 1.0 - late(n)).collect()
-}
-
-/// The probability that fewer than `count` of something come that is expected `mean` times.
-fn fewer(count: u32, mean: f64) -> f64 {
-    let mut term = (-mean).exp();
-    let mut sum = term;
-    for n in 1..count {
-        term *= mean / f64::from(n);
-        sum += term;
-    }
-    sum.min(1.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Without a queue this is Erlang's loss formula: ten cores, ten erlangs, 21.46 % lost.
-    #[test]
-    fn no_room_is_the_loss_formula() {
-        let lost = bounded(1.0, &in_time(0, 1.0, 1e9));
-        assert!((lost.dropped - 0.214_58).abs() < 1e-4, "{lost:?}");
-        assert!((lost.good - (1.0 - lost.dropped)).abs() < 1e-9 && lost.late.abs() < 1e-9);
-    }
-
-    /// With endless room and one free core nothing waits: late is who takes longer than the SLO.
-    #[test]
-    fn who_finds_a_free_core_is_late_only_by_its_own_service() {
-        let alone = in_time(1, 10.0, 46.05);
-        assert!((alone[0] - 0.99).abs() < 1e-4);
-        assert!(alone[10] < alone[9], "the first that waits is late more often");
-    }
 
     /// The goals for 100 µs contradict each other for callers that do not know the queue.
     #[test]

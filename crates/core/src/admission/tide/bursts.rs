@@ -5,6 +5,8 @@
 //! requests at once make it 10, and a queue that is as often full and empty as with requests ten
 //! times the size. In a shorter time arrivals are uneven because a server reads them between two requests.
 
+use super::config::PERIODS;
+
 /// Arrivals per target delay: their mean, and their variance.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Bursts {
@@ -17,8 +19,6 @@ pub(super) struct Bursts {
     variance: f64,
 }
 
-/// Control periods in a target delay.
-const PERIODS: u64 = 8;
 /// Weight of one such time: what is known is some 12 % off.
 const GAIN: f64 = 1.0 / 128.0;
 /// Less than this is as likely chance.
@@ -33,11 +33,11 @@ impl Bursts {
     /// So many control periods are over; nothing arrived in any but the first of them.
     pub(super) fn pass(&mut self, periods: u64) {
         self.periods += periods;
-        let over = self.periods / PERIODS;
+        let over = self.periods / u64::from(PERIODS);
         if over == 0 {
             return;
         }
-        self.periods %= PERIODS;
+        self.periods %= u64::from(PERIODS);
         let arrived = std::mem::take(&mut self.arrived);
         self.add(f64::from(arrived));
         if over > 1 {
@@ -76,7 +76,7 @@ mod tests {
         for _ in 0..2_000 {
             let senders = (0..100).filter(|_| rng.unit() < 0.05).count();
             (0..senders * size).for_each(|_| bursts.arrive());
-            bursts.pass(PERIODS);
+            bursts.pass(u64::from(PERIODS));
         }
         bursts.dispersion()
     }
@@ -92,7 +92,7 @@ mod tests {
         let mut bursts = Bursts::default();
         for arrived in std::iter::repeat_n(10, 300).chain(std::iter::repeat_n(20, 300)) {
             (0..arrived).for_each(|_| bursts.arrive());
-            bursts.pass(PERIODS);
+            bursts.pass(u64::from(PERIODS));
             assert_eq!(bursts.dispersion(), 1.0);
         }
     }
@@ -106,9 +106,9 @@ mod tests {
             (0..10 * (round % 2)).for_each(|_| batches.arrive());
             batches.pass(1);
             (0..8).for_each(|_| one.arrive());
-            one.pass(4 * PERIODS);
+            one.pass(4 * u64::from(PERIODS));
             (0..8).for_each(|_| other.arrive());
-            (0..4).for_each(|_| other.pass(PERIODS));
+            (0..4).for_each(|_| other.pass(u64::from(PERIODS)));
         }
         assert_eq!(batches.dispersion(), 1.0);
         assert!((one.dispersion() - other.dispersion()).abs() < 1e-9);

@@ -76,11 +76,17 @@ impl Default for TideConfig {
     }
 }
 
+/// Control periods in a target delay: one per round trip in Breakwater's testbed (80 µs and 10 µs, §5.1).
+pub(super) const PERIODS: u32 = 8;
+/// Control periods in the shortest round. By simulation: with half as many a thousand callers are refused
+/// twice as often, with twice as many nothing is better.
+const ROUND: u64 = 50;
+
 impl TideConfig {
     pub(super) fn derive(&self, objective: Span) -> Derived {
         let target = objective.scale(self.target);
-        let period = target.scale(1.0 / 8.0).max(Span::from_nanos(1));
-        let round = Span::from_nanos(period.as_nanos().saturating_mul(50));
+        let period = target.scale(1.0 / f64::from(PERIODS)).max(Span::from_nanos(1));
+        let round = Span::from_nanos(period.as_nanos().saturating_mul(ROUND));
         let beyond = target.scale(self.beyond);
         Derived { objective, target, drop: objective.scale(self.drop), beyond, period, round }
     }

@@ -22,8 +22,6 @@ pub(super) struct Waits {
     lead: f64,
     /// The longest predicted wait at which a request is let in.
     longest: Span,
-    /// Time that a request should have left when it starts.
-    left: Span,
     /// Mean time for which a request holds a slot, and for which those before us worked on it, in
     /// nanoseconds.
     service: Ewma,
@@ -35,18 +33,15 @@ const IN_TIME: f64 = 0.99;
 /// Step by which the lead follows what requests need, in objectives: it is known to some 0.03 and
 /// follows a change of service times within a few hundred requests.
 const STEP: f64 = 0.02;
-/// However long service takes, this part of the most may be waited for. By simulation: half as much again
-/// has more costly requests start too late.
+/// However long service takes, this part of the most may be waited for. By simulation: with half, one more in
+/// a hundred of those that cost much starts too late; with a third, a service with heavy tails refuses more.
 const LEAST: f64 = 0.4;
-/// As many requests may always wait: a shorter queue is empty by chance more often than it saves work.
+/// As many requests, or bursts, may always wait: a shorter queue is empty by chance more often than it saves work.
 const ROOM: f64 = 16.0;
 /// How much longer a request waits that others have worked for, and how much later it is started. By
 /// simulation: the last of three hops refuses half of what it refused without; half as long again saves
 /// little more.
 const WORKED_FOR: f64 = 1.25;
-/// Time that a request should have left when it starts, in mean service times. With two, the
-/// services of a call path refuse more that those before them have worked for.
-const LEFT: f64 = 1.0;
 /// Weight of a finish in the mean service time: a slow start is soon forgotten.
 const SERVICE_GAIN: f64 = 1.0 / 32.0;
 /// Time it takes to receive a request and refuse it, in nanoseconds (1.76 µs in Breakwater's testbed).
@@ -56,7 +51,7 @@ impl Waits {
     /// Nothing is known yet but the longest wait.
     pub(super) fn new(longest: Span) -> Self {
         let mean = || Ewma::new(SERVICE_GAIN);
-        Self { lead: 0.0, longest, left: Span::ZERO, service: mean(), before: mean() }
+        Self { lead: 0.0, longest, service: mean(), before: mean() }
     }
 
     /// Sets the longest wait, until more is learned.
@@ -76,7 +71,6 @@ impl Waits {
         let step = if needed > self.lead { IN_TIME } else { IN_TIME - 1.0 };
         self.lead = (self.lead + STEP * step).clamp(0.0, 1.0);
         self.service.add(attained.as_nanos() as f64);
-        self.left = Span::from_nanos((LEFT * self.service.get().unwrap_or(0.0)) as u64);
         if progress.elapsed > Span::ZERO || self.before.get().is_some() {
             self.before.add(progress.elapsed.as_nanos() as f64);
         }
@@ -84,7 +78,7 @@ impl Waits {
 
     /// Works out what is allowed from what was seen. The longest wait is at most `most`, where `pace`
     /// requests are served per nanosecond; the wait that is predicted for one behind n that differ by
-    /// `variability` is off by √(variability ÷ n) of itself.
+    /// `variability` is off by √(variability ÷ n) of itself. Arrivals come in bursts of `dispersion`.
     pub(super) fn learn(
         &mut self,
         objective: Span,
@@ -111,23 +105,20 @@ impl Waits {
         self.longest.max(longer.min(self.own_latest_start(request)))
     }
 
-    /// The age up to which it makes sense to start a request: the objective, or where `others` wait
-    /// that would make better use of the slot, a little less. Where service takes so long that this is
-    /// less than the longest allowed wait, nearly all are late, and to skip some would leave slots idle.
-    pub(super) fn latest_start(&self, request: &Request, objective: Span, others: bool) -> Span {
-        let in_time = objective.saturating_sub(self.left);
-        let latest = if others && in_time >= self.longest { in_time } else { objective };
-        latest.max(self.own_latest_start(request).min(latest.scale(WORKED_FOR)))
+    /// The age up to which it makes sense to start a request.
+    pub(super) fn latest_start(&self, request: &Request, objective: Span) -> Span {
+        objective.max(self.own_latest_start(request).min(objective.scale(WORKED_FOR)))
     }
 
-    /// The age at which a request that others have worked for must start to meet its own deadline; zero
+    /// The age at which a mean request that others have worked for must start to meet its own deadline; zero
     /// for all others, who have the objective.
     fn own_latest_start(&self, request: &Request) -> Span {
         let Context { deadline, progress, .. } = request.context;
         if progress.elapsed == Span::ZERO || deadline == Instant::FAR {
             return Span::ZERO;
         }
-        deadline.since(request.arrived).saturating_sub(self.left)
+        let service = Span::from_nanos(self.service.get().unwrap_or(0.0) as u64);
+        deadline.since(request.arrived).saturating_sub(service)
     }
 
     /// What is lost with a request that is refused here, as a share of what it takes to serve it.
@@ -207,7 +198,7 @@ mod tests {
         let (worked, far) = (Span::from_millis(1), Instant::ZERO + OBJECTIVE.scale(3.0));
         let later = |deadline, before| {
             let request = request(Span::ZERO, deadline, before);
-            let latest = waits.latest_start(&request, OBJECTIVE, false);
+            let latest = waits.latest_start(&request, OBJECTIVE);
             (waits.longest_for(&request) > MOST, latest > OBJECTIVE)
         };
         assert_eq!(later(far, worked), (true, true));
