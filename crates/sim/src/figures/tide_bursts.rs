@@ -88,7 +88,7 @@ impl Point {
 
 fn panel(time: &str, policies: &[&str], points: &[Point]) -> Panel {
     let line = |name: &str, value: &dyn Fn(&Point) -> f64| {
-        let point = |point: &Point| (f64::from(point.size), value(point));
+        let point = |point: &Point| (f64::from(point.size), 100.0 * (1.0 - value(point)).max(0.0));
         Line::new(name, points.iter().map(point).collect())
     };
     let mut lines: Vec<Line> =
@@ -97,7 +97,7 @@ fn panel(time: &str, policies: &[&str], points: &[Point]) -> Panel {
     Panel {
         title: format!("{time} exponential, twice the capacity offered"),
         x: Axis::log("requests at once"),
-        y: Axis::linear("goodput ÷ capacity"),
+        y: Axis::linear("lost, % of capacity"),
         lines,
     }
 }

@@ -36,7 +36,8 @@ const STEP: f64 = 0.02;
 /// However long service takes, this part of the most may be waited for. By simulation: with half, one more in
 /// a hundred of those that cost much starts too late; with a third, a service with heavy tails refuses more.
 const LEAST: f64 = 0.4;
-/// As many requests, or bursts, may always wait: a shorter queue is empty by chance more often than it saves work.
+/// As many requests may always wait, and more where they come in bursts: a shorter queue is empty by chance
+/// more often than it saves work.
 const ROOM: f64 = 16.0;
 /// How much longer a request waits that others have worked for, and how much later it is started. By
 /// simulation: the last of three hops refuses half of what it refused without; half as long again saves
@@ -78,7 +79,8 @@ impl Waits {
 
     /// Works out what is allowed from what was seen. The longest wait is at most `most`, where `pace`
     /// requests are served per nanosecond; the wait that is predicted for one behind n that differ by
-    /// `variability` is off by √(variability ÷ n) of itself. Arrivals come in bursts of `dispersion`.
+    /// `variability` is off by √(variability ÷ n) of itself. Where arrivals vary by
+    /// `dispersion`, the queue does by its root.
     pub(super) fn learn(
         &mut self,
         objective: Span,
@@ -90,7 +92,7 @@ impl Waits {
         let room = pace * most.as_nanos() as f64;
         let error = (variability / room.max(1.0)).sqrt().min(1.0);
         let in_time = objective.scale((1.0 - self.lead) / (1.0 + error));
-        let least = most.scale(LEAST.max(ROOM * dispersion / room.max(1.0)));
+        let least = most.scale(LEAST.max(ROOM * dispersion.sqrt() / room.max(1.0)));
         self.longest = in_time.max(least).min(most);
     }
 
