@@ -78,6 +78,8 @@ pub struct Tide {
     epoch_ends: Instant,
     /// Mean time between two messages of one caller: how old what a caller knows is.
     between: Span,
+    /// How long our word holds: it should outlast a few of a caller's messages.
+    holds: Span,
     /// How long requests may wait.
     waits: Waits,
 }
@@ -140,6 +142,7 @@ impl Tide {
             capacity: Capacity::default(),
             epoch_ends: now,
             between: Span::ZERO,
+            holds: derived.round,
             waits: Waits::new(derived.drop),
         }
     }
@@ -326,9 +329,10 @@ impl Tide {
         // A caller is heard of every `callers ÷ arrivals`.
         let callers = self.windows.speakers() as f64;
         self.between = due.since(round.began).scale(callers / f64::from(round.arrived.max(1)));
+        self.holds = self.between.scale(self.config.holds).max(self.derived.round);
         if self.epoch_ends <= due {
             self.windows.start_epoch();
-            self.epoch_ends = due + self.holds();
+            self.epoch_ends = due + self.holds;
         }
         // At the price of half of the time that the service has to spare.
         let least = TOLD * (1.0 - self.reach()) * self.capacity.rate();
@@ -336,11 +340,6 @@ impl Tide {
         let messages = 0.5 * MESSAGES_PER_REQUEST * spare / self.offered.mean_cost();
         let limit = 8 + messages as usize;
         self.windows.notify_stricter_than(bound, limit);
-    }
-
-    /// Our word should outlast a few of a caller's messages.
-    fn holds(&self) -> Span {
-        self.between.scale(self.config.holds).max(self.derived.round)
     }
 }
 
@@ -380,7 +379,7 @@ impl Admission for Tide {
         };
         self.offered.arrive(rank);
         self.bursts.arrive();
-        self.offered.report(cx.now, sheds, silence.map(|span| span.min(self.holds())));
+        self.offered.report(cx.now, sheds, silence.map(|span| span.min(self.holds)));
         if sheds.count > 0 {
             self.windows.on_sheds(caller, sheds.count);
         }
@@ -432,7 +431,7 @@ impl Admission for Tide {
 
     fn on_report(&mut self, cx: &mut Cx<'_>, _backlog: &Backlog, context: &Context) {
         let silence = self.windows.on_report(cx.now, context.caller, context.demand);
-        let since = silence.map(|span| span.min(self.holds()));
+        let since = silence.map(|span| span.min(self.holds));
         self.offered.report(cx.now, context.sheds, since);
         if context.sheds.count > 0 {
             self.windows.on_sheds(context.caller, context.sheds.count);
@@ -487,7 +486,7 @@ impl Admission for Tide {
         out.window = self.windows.assign(cx.now, caller, &share, last);
         out.free = Some(free);
         out.last = Some(last);
-        out.holds = self.holds();
+        out.holds = self.holds;
     }
 
     fn poll_notice(&mut self) -> Option<CallerId> {

@@ -103,24 +103,25 @@ impl Waits {
 
     /// The longest wait of this one.
     pub(super) fn longest_for(&self, request: &Request) -> Span {
-        let longer = self.longest.scale(WORKED_FOR);
-        self.longest.max(longer.min(self.own_latest_start(request)))
+        let Some(own) = self.own_latest_start(request) else { return self.longest };
+        self.longest.max(self.longest.scale(WORKED_FOR).min(own))
     }
 
     /// The age up to which it makes sense to start a request.
     pub(super) fn latest_start(&self, request: &Request, objective: Span) -> Span {
-        objective.max(self.own_latest_start(request).min(objective.scale(WORKED_FOR)))
+        let Some(own) = self.own_latest_start(request) else { return objective };
+        objective.max(objective.scale(WORKED_FOR).min(own))
     }
 
-    /// The age at which a mean request that others have worked for must start to meet its own deadline; zero
+    /// The age at which a mean request that others have worked for must start to meet its own deadline; none
     /// for all others, who have the objective.
-    fn own_latest_start(&self, request: &Request) -> Span {
+    fn own_latest_start(&self, request: &Request) -> Option<Span> {
         let Context { deadline, progress, .. } = request.context;
         if progress.elapsed == Span::ZERO || deadline == Instant::FAR {
-            return Span::ZERO;
+            return None;
         }
         let service = Span::from_nanos(self.service.get().unwrap_or(0.0) as u64);
-        deadline.since(request.arrived).saturating_sub(service)
+        Some(deadline.since(request.arrived).saturating_sub(service))
     }
 
     /// What is lost with a request that is refused here, as a share of what it takes to serve it.
