@@ -114,7 +114,7 @@ const HEARD_LEAST: f64 = 0.2;
 /// of 100 µs refuses more than it has to.
 const CHEAP: f64 = 0.02;
 /// Callers that were told to let in less than this part of what is let in now are to hear of it. With half
-/// of it, a service of 1 ms has 94 % of its goodput again after a storm when it could have all.
+/// of it, a service of 1 ms has 98 % of its goodput again after a storm when it could have all.
 const TOLD: f64 = 0.75;
 /// Messages for the price of a request, when silent callers are told of a relaxed cursor: it is sent
 /// and received, not served.
