@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use tidegate_sim::Report;
 use tidegate_sim::command::{Format, Options, replay, run, write};
 
 const PLAN: &str = r#"
@@ -58,7 +59,8 @@ fn a_plan_file_becomes_reports_and_files() {
     assert_eq!(table.lines().count(), 9);
     let columns = |line: &str| line.split(',').count();
     assert!(csv.lines().all(|line| columns(line) == columns(csv.lines().next().unwrap())));
-    assert!(series.starts_with("policy,load,callers,t_ms,offered_rps,goodput_rps,p99_us\n"));
+    assert!(series.starts_with("policy,load,callers,seed,t_ms,offered_rps,goodput_rps,p99_us\n"));
+    assert!(series.contains("\ntide,0.5,10,2,100.000,"), "{series}");
     assert_eq!(Format::Csv.render(&reports), csv);
 }
 
@@ -78,6 +80,55 @@ fn seeds_have_a_mean() {
     let offered = |n: usize| each[n].series.as_ref().unwrap()[1].offered;
     let row = &mean[1].series.as_ref().unwrap()[1];
     assert!(row.offered.abs_diff((offered(2) + offered(3)) / 2) <= 1);
+}
+
+/// Whatever a mean tells is one, and what has none it does not tell.
+#[test]
+fn every_part_of_a_mean_is_a_mean() {
+    let text = r#"
+        policy = ["own", "ideal"]
+        entry = "a"
+        callers = 10
+        seeds = 2
+        load = 1.5
+        duration = "400ms"
+        warmup = "100ms"
+        slo = "20ms"
+        [services.a]
+        time = "500us"
+        calls = ["b"]
+        [services.b]
+        time = "1ms"
+        [workload]
+        ignoring = 0.5
+        mix = { x = 1, y = 2 }
+        deadlines = { x = "10ms", y = "20ms" }
+        [policies.own.gate]
+        queue_limit = 5
+        [policies.own.caller]
+        throttle = { throttle = "adaptive" }
+    "#;
+    let folder = folder("parts");
+    let plan = folder.join("parts.toml");
+    std::fs::write(&plan, text).unwrap();
+    let options = Options { plan, ..Options::default() };
+    let each = run(&options, |_, _| {}).unwrap();
+    let mean = run(&Options { mean: true, ..options }, |_, _| {}).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    let parts: [(&str, fn(&Report) -> f64); 6] = [
+        ("attempts", |run| run.attempts[1]),
+        ("lnd", |run| run.lnd.unwrap()[1]),
+        ("flows", |run| run.flows[1].answered_rps),
+        ("services", |run| run.services[1].arrived_rps),
+        ("workflows", |run| run.workflows[1].1),
+        ("ignoring", |run| run.obeying.unwrap().1),
+    ];
+    for (name, part) in parts {
+        let (first, second) = (part(&each[0]), part(&each[1]));
+        assert_ne!(first, second, "{name} does not depend on the seed");
+        assert!((part(&mean[0]) - (first + second) / 2.0).abs() < 1e-9, "{name}");
+    }
+    assert!(each[2].window.is_some() && mean[1].window.is_none());
 }
 
 #[test]
