@@ -150,6 +150,54 @@ fn a_log_is_replayed_with_each_policy() {
     assert!(reports[1].goodput_rps < 0.2 * reports[1].capacity_rps, "{}", reports[1].goodput_rps);
 }
 
+fn replay_text(name: &str, text: &str, sets: &[&str]) -> Result<Vec<Report>, String> {
+    let folder = folder(name);
+    let log = folder.join("access.csv");
+    std::fs::write(&log, text).unwrap();
+    let sets = sets.iter().map(|set| (*set).to_owned()).collect();
+    let options = Options { plan: log, sets, ..Options::default() };
+    let reports = replay(&options, &["open".to_owned()], |_, _| {});
+    std::fs::remove_dir_all(&folder).unwrap();
+    reports.map_err(|error| error.to_string())
+}
+
+/// Times since 1970, answered after the last of them has come.
+#[test]
+fn an_access_log_of_two_lines_is_answered() {
+    let text = "1700000000.1,shop,5,1,1000\n1700000000.2,shop,5,2,1000\n";
+    let report = replay_text("two-lines", text, &["slo=20ms"]).unwrap().remove(0);
+    assert_eq!(report.requests, 2);
+    assert!((report.duration_s - 0.12).abs() < 1e-9, "{}", report.duration_s);
+    assert!((report.goodput_rps - 2.0 / 0.12).abs() < 1e-6, "{}", report.goodput_rps);
+}
+
+/// Lines of the log are told, none of the plan that nobody has seen.
+#[test]
+fn what_is_wrong_with_a_log_is_told() {
+    let error = replay_text("wrong", "-1,a,1,2,3\n0,a,1,2,3\n1,a,99,2,3\n", &[]).unwrap_err();
+    let lines: Vec<&str> = error.lines().collect();
+    assert_eq!(lines.len(), 2, "{error}");
+    assert!(lines[0].starts_with("workload.log: line 1 of the log: timestamp"), "{error}");
+    assert!(lines[1].starts_with("workload.log: line 3 of the log: business"), "{error}");
+    let error = replay_text("nothing", "0,a,1,2,0\n1,a,1,2,0\n", &[]).unwrap_err();
+    assert!(error.contains("workload.log needs a mean service time"), "{error}");
+}
+
+/// A step of nothing would never end, a tiny one would fill the memory.
+#[test]
+fn a_series_has_steps_that_can_be_counted() {
+    let folder = folder("series");
+    let plan = folder.join("small.toml");
+    std::fs::write(&plan, PLAN).unwrap();
+    for step in ["0ms", "1ns"] {
+        let series = Some(step.parse().unwrap());
+        let error = run(&Options { plan: plan.clone(), series, ..Options::default() }, |_, _| {});
+        let error = error.unwrap_err().to_string();
+        assert!(error.starts_with("--series ") && error.contains("at least 2.5us"), "{error}");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
 #[test]
 fn what_cannot_be_read_is_told() {
     let options = Options { plan: "/nowhere/plan.toml".into(), ..Options::default() };
