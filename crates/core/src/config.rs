@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// What is wrong with a configuration: never empty.
@@ -88,18 +89,25 @@ impl Problems {
     }
 }
 
-/// Reads TOML into a configuration and checks its values with `validate`. What cannot be read (a
-/// field that does not exist, a string for a number) is set aside, field by field, so that the rest
-/// is judged in the same go.
-pub fn read<T: DeserializeOwned>(
+/// Reads TOML into a configuration and checks its values with `validate`; all problems are told.
+pub fn read<T: DeserializeOwned + Serialize>(
     text: &str,
     validate: impl FnOnce(&T, &mut Problems),
 ) -> Result<T, ConfigError> {
-    let mut table: toml::Table = toml::from_str(text).map_err(|error| {
+    let table: toml::Table = toml::from_str(text).map_err(|error| {
         // Not TOML at all: its own message shows line and column.
         let allowed = error.to_string().trim_end().to_owned();
         ConfigError(vec![Problem { field: String::new(), value: String::new(), allowed }])
     })?;
+    read_table(table, validate)
+}
+
+/// The same for TOML that has been parsed. What cannot be read (a field that does not exist, a string
+/// for a number) is set aside, field by field, so that the rest is judged in the same go.
+pub fn read_table<T: DeserializeOwned + Serialize>(
+    mut table: toml::Table,
+    validate: impl FnOnce(&T, &mut Problems),
+) -> Result<T, ConfigError> {
     let mut problems = Problems::default();
     let config = loop {
         match table.clone().try_into::<T>() {
@@ -116,8 +124,59 @@ pub fn read<T: DeserializeOwned>(
             }
         }
     };
+    if let Ok(printed) = toml::Table::try_from(&config) {
+        note_unread(&table, &printed, &mut problems);
+    }
     validate(&config, &mut problems);
     problems.into_result().map(|()| config)
+}
+
+/// Notes fields beside a choice that has none, such as `order = "fifo"`: it is read whatever is beside it,
+/// and printed without.
+fn note_unread(given: &toml::Table, printed: &toml::Table, problems: &mut Problems) {
+    let choice = match printed.iter().next() {
+        Some((name, toml::Value::String(_))) if printed.len() == 1 => Some(name),
+        _ => None,
+    };
+    for (name, value) in given {
+        problems.path.push(name.clone());
+        match (printed.get(name), choice) {
+            (Some(printed), _) => note_unread_in(value, printed, problems),
+            (None, Some(choice)) if !is_empty(value) => {
+                let (field, value) = (problems.path.join("."), value.to_string());
+                let allowed = format!("unknown field `{name}`, there is only `{choice}`");
+                problems.found.push(Problem { field, value, allowed });
+            }
+            (None, _) => {}
+        }
+        problems.path.pop();
+    }
+}
+
+/// The same for a value, whose blocks in a list are named by their place.
+fn note_unread_in(given: &toml::Value, printed: &toml::Value, problems: &mut Problems) {
+    match (given, printed) {
+        (toml::Value::Table(given), toml::Value::Table(printed)) => {
+            note_unread(given, printed, problems);
+        }
+        (toml::Value::Array(given), toml::Value::Array(printed)) => {
+            for (at, (given, printed)) in given.iter().zip(printed).enumerate() {
+                problems.path.push(at.to_string());
+                note_unread_in(given, printed, problems);
+                problems.path.pop();
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Whether a value is a list or block without anything in it, which is not printed.
+fn is_empty(value: &toml::Value) -> bool {
+    match value {
+        toml::Value::Table(block) => block.is_empty(),
+        toml::Value::Array(list) => list.is_empty(),
+        _ => false,
+    }
 }
 
 /// Removes the field without which `error` does not occur. Errors of tagged blocks do not say where
@@ -265,6 +324,24 @@ mod tests {
                 ("retry_share", "NaN"),
             ])
         );
+    }
+
+    /// A choice without parameters was read whatever stood beside it.
+    #[test]
+    fn nothing_stands_beside_a_choice_without_parameters() {
+        let text = r#"
+            [admission]
+            policy = "open"
+            target = "1ms"
+            [schedule]
+            order = "fifo"
+            depth = 3
+            [[limits]]
+            limit = "rate"
+            rate = 1.0
+        "#;
+        let expected = [("admission.target", "\"1ms\""), ("schedule.depth", "3")];
+        assert_eq!(problems(text), pairs(&expected));
     }
 
     #[test]

@@ -115,6 +115,12 @@ impl Client {
         first..first + self.spec.endpoints as u32
     }
 
+    /// Whether it calls any of `nodes`.
+    pub(crate) fn reaches(&self, nodes: &std::ops::Range<u32>) -> bool {
+        let end = self.spec.first_node + self.spec.endpoints as u32;
+        self.spec.first_node < nodes.end && nodes.start < end
+    }
+
     /// The workflow of the call that `reply` answers, if it lives.
     pub(crate) fn workflow_of(&self, reply: &Reply) -> Option<Workflow> {
         self.living(reply).map(|call| call.workflow)

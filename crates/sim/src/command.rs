@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tidegate_core::Span;
 
 use crate::ideal;
-use crate::plan::{Plan, PlanError, Point, REPLAY};
+use crate::plan::{Plan, PlanError, Point};
 use crate::report::{self, Report};
 
 /// What to simulate.
@@ -73,7 +73,8 @@ pub fn run(
     let text = std::fs::read_to_string(path)
         .map_err(|error| PlanError(vec![format!("{}: {error}", path.display())]))?;
     let folder = path.parent().unwrap_or(Path::new(""));
-    run_text(&stem(path), &text, folder, options, progress)
+    let plan = Plan::parse(&stem(path), &text, &options.sets, folder)?;
+    run_with(plan, options, progress)
 }
 
 /// Replays the log that `options` name as their plan, once with each of `policies`. The values that
@@ -85,11 +86,8 @@ pub fn replay(
 ) -> Result<Vec<Report>, PlanError> {
     let log = std::path::absolute(&options.plan)
         .map_err(|error| PlanError(vec![format!("{}: {error}", options.plan.display())]))?;
-    let mut sets =
-        vec![format!("policy={policies:?}"), format!("workload.log={:?}", log.to_string_lossy())];
-    sets.extend(options.sets.iter().cloned());
-    let options = Options { sets, ..options.clone() };
-    run_text(&stem(&log), REPLAY, Path::new(""), &options, progress)
+    let plan = Plan::replay(&stem(&log), &log, policies, &options.sets)?;
+    run_with(plan, options, progress)
 }
 
 /// Writes reports into `folder`: `NAME.jsonl`, `NAME.csv`, `NAME.txt`, and with a series
@@ -112,20 +110,36 @@ fn stem(path: &Path) -> String {
     path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned())
 }
 
-fn run_text(
-    name: &str,
-    text: &str,
-    folder: &Path,
+fn run_with(
+    mut plan: Plan,
     options: &Options,
     progress: impl Fn(usize, usize) + Sync,
 ) -> Result<Vec<Report>, PlanError> {
-    let mut plan = Plan::parse(name, text, &options.sets, folder)?;
+    if let Some(step) = options.series {
+        check_series(step, &plan)?;
+    }
     plan.seed = options.seed.unwrap_or(plan.seed);
     for point in &mut plan.points {
         point.scenario.series = options.series;
     }
     let reports = run_plan(&plan, options.threads, progress);
     Ok(if options.mean { report::mean_over_seeds(&reports) } else { reports })
+}
+
+/// Most steps of a series: a million rows are more than anybody reads, and still fit into memory.
+const STEPS: u64 = 1_000_000;
+
+fn check_series(step: Span, plan: &Plan) -> Result<(), PlanError> {
+    let longest = plan.points.iter().map(|point| point.scenario.duration).max();
+    let longest = longest.unwrap_or(Span::ZERO);
+    let least = Span::from_nanos(longest.as_nanos().div_ceil(STEPS).max(1));
+    if step >= least {
+        return Ok(());
+    }
+    let problem = format!(
+        "--series {step} is not allowed: at least {least}, for at most {STEPS} steps of {longest}"
+    );
+    Err(PlanError(vec![problem]))
 }
 
 /// Runs all points of a plan, with each of its seeds, on `threads` threads (all cores if zero). The reports come in the

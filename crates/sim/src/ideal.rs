@@ -70,10 +70,11 @@ fn most_good(most: u32, good: &dyn Fn(u32) -> u64) -> u32 {
     windows.max_by_key(|window| good(*window)).unwrap_or(1)
 }
 
-/// The same with fewer requests, if nothing changes over time.
+/// The same with fewer requests, if nothing changes over time, as tenants do that come and go.
 fn shortened(scenario: &Scenario) -> Scenario {
     let mut trial = scenario.clone();
-    let Some(rate) = scenario.workload.steady_rate().filter(|_| scenario.faults.is_empty()) else {
+    let changes = !(scenario.faults.is_empty() && scenario.tenants.is_empty());
+    let Some(rate) = scenario.workload.steady_rate().filter(|_| !changes) else {
         return trial;
     };
     let time_of = |requests: f64| Span::from_nanos((requests / rate * 1e9) as u64);

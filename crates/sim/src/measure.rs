@@ -100,6 +100,22 @@ pub struct Measure {
     /// Sums of announced rates by step of the series, service and workflow.
     announced: BTreeMap<(u64, usize, Workflow), f64>,
     series: Option<Series>,
+    /// What tells apart runs that were offered different requests.
+    pub offers: Digest,
+}
+
+/// A number that depends on all values it was fed, and on their order, in the manner of FNV.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Digest(u64);
+
+impl Digest {
+    const EMPTY: Self = Self(0xcbf2_9ce4_8422_2325);
+
+    pub(crate) fn feed(&mut self, values: [u64; 5]) {
+        for value in values {
+            self.0 = (self.0 ^ value).wrapping_mul(0x0100_0000_01b3).rotate_left(29);
+        }
+    }
 }
 
 /// What is measured of one workflow.
@@ -206,6 +222,7 @@ impl Measure {
             lnd: Histogram::default(),
             announced: BTreeMap::new(),
             series: None,
+            offers: Digest::EMPTY,
         }
     }
 
@@ -368,8 +385,17 @@ impl Measure {
 
     /// A core of `service` is busy from `start` to `end`.
     pub(crate) fn busy(&mut self, service: usize, start: Instant, end: Instant) {
-        let busy = end.min(self.to).since(start.max(self.from));
-        self.services[service].busy += busy.as_nanos();
+        self.services[service].busy += self.within(start, end);
+    }
+
+    /// It is not, after all.
+    pub(crate) fn not_busy(&mut self, service: usize, start: Instant, end: Instant) {
+        self.services[service].busy -= self.within(start, end);
+    }
+
+    /// How much of the time from `start` to `end` is measured, in nanoseconds.
+    fn within(&self, start: Instant, end: Instant) -> u64 {
+        end.min(self.to).since(start.max(self.from)).as_nanos()
     }
 
     /// A request that took `spent` of core time has left `service`.

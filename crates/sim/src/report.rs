@@ -153,6 +153,19 @@ impl FlowReport {
         used.map(report).collect()
     }
 
+    fn means(&mut self) -> [&mut f64; 8] {
+        [
+            &mut self.offered_rps,
+            &mut self.answered_rps,
+            &mut self.in_time_rps,
+            &mut self.turned_away,
+            &mut self.failed,
+            &mut self.mean_ms,
+            &mut self.p50_ms,
+            &mut self.p99_ms,
+        ]
+    }
+
     fn to_json(&self) -> String {
         let mut out = Object::new();
         for (name, value) in [
@@ -165,7 +178,7 @@ impl FlowReport {
             ("p50_ms", self.p50_ms),
             ("p99_ms", self.p99_ms),
         ] {
-            out.raw(name, &format!("{value:.4}"));
+            out.number(name, value, 4);
         }
         out.end()
     }
@@ -216,6 +229,10 @@ impl ServiceReport {
             }
         };
         scenario.topology.services.iter().enumerate().map(report).collect()
+    }
+
+    fn means(&mut self) -> [&mut f64; 4] {
+        [&mut self.utilization, &mut self.arrived_rps, &mut self.drop_rate, &mut self.wasted]
     }
 }
 
@@ -295,19 +312,17 @@ impl Report {
         out.raw("seed", &self.seed.to_string());
         out.raw("requests", &self.requests.to_string());
         for (name, value, digits) in self.numbers() {
-            out.raw(name, &format!("{value:.digits$}"));
+            out.number(name, value, digits);
         }
-        let quarters = self.success_by_quarter.map(|part| format!("{part:.5}"));
-        out.raw("success_by_quarter", &format!("[{}]", quarters.join(",")));
+        out.numbers("success_by_quarter", &self.success_by_quarter, 5);
         // Without retries there is nothing to tell.
         if self.attempts[1] > 0.0 {
-            let attempts = self.attempts.map(|count| format!("{count:.1}"));
-            out.raw("attempts", &format!("[{}]", attempts.join(",")));
+            out.numbers("attempts", &self.attempts, 1);
         }
         if !self.workflows.is_empty() {
             let mut workflows = Object::new();
             for (name, success) in &self.workflows {
-                workflows.raw(name, &format!("{success:.5}"));
+                workflows.number(name, *success, 5);
             }
             out.raw("success_by_workflow", &workflows.end());
         }
@@ -318,8 +333,8 @@ impl Report {
             }
             out.raw("flows", &flows.end());
         }
-        if let Some([mean, p95, p99]) = self.lnd {
-            out.raw("lnd", &format!("[{mean:.4},{p95:.4},{p99:.4}]"));
+        if let Some(lnd) = &self.lnd {
+            out.numbers("lnd", lnd, 4);
         }
         if !self.services.is_empty() {
             let mut services = Object::new();
@@ -329,8 +344,8 @@ impl Report {
             out.raw("services", &services.end());
         }
         if let Some((obeying, ignoring)) = self.obeying {
-            out.raw("success_obeying", &format!("{obeying:.5}"));
-            out.raw("success_ignoring", &format!("{ignoring:.5}"));
+            out.number("success_obeying", obeying, 5);
+            out.number("success_ignoring", ignoring, 5);
         }
         if let Some(window) = self.window {
             out.raw("window", &window.to_string());
@@ -343,9 +358,8 @@ impl Report {
     }
 
     /// Everything that has a mean over several seeds.
-    fn means(&mut self) -> [&mut f64; 23] {
-        let [first, second, third, fourth] = &mut self.success_by_quarter;
-        [
+    fn means(&mut self) -> Vec<&mut f64> {
+        let mut means = vec![
             &mut self.offered_rps,
             &mut self.goodput_rps,
             &mut self.throughput_rps,
@@ -365,11 +379,37 @@ impl Report {
             &mut self.wasted,
             &mut self.work_us,
             &mut self.duration_s,
-            first,
-            second,
-            third,
-            fourth,
-        ]
+        ];
+        means.extend(&mut self.success_by_quarter);
+        means.extend(&mut self.attempts);
+        means.extend(self.lnd.iter_mut().flatten());
+        means.extend(self.workflows.iter_mut().map(|(_, success)| success));
+        means.extend(self.flows.iter_mut().flat_map(FlowReport::means));
+        means.extend(self.services.iter_mut().flat_map(ServiceReport::means));
+        means.extend(self.obeying.iter_mut().flat_map(|(obeying, ignoring)| [obeying, ignoring]));
+        means
+    }
+
+    /// Leaves out what has no mean over `runs`: the yardstick's window, what is told of each step but in the
+    /// series, and what chance has left out of one of them, such as a rare workflow.
+    fn keep_what_has_a_mean(&mut self, runs: &[Self]) {
+        let all = |same: &dyn Fn(&Self) -> bool| runs.iter().all(same);
+        if !all(&|run| run.lnd.is_some()) {
+            self.lnd = None;
+        }
+        let names = |run: &Self| Vec::from_iter(run.workflows.iter().map(|(name, _)| name.clone()));
+        if !all(&|run| names(run) == names(self)) {
+            self.workflows.clear();
+        }
+        let names = |run: &Self| Vec::from_iter(run.flows.iter().map(|flow| flow.name.clone()));
+        if !all(&|run| names(run) == names(self)) {
+            self.flows.clear();
+        }
+        for flow in &mut self.flows {
+            flow.rows.clear();
+        }
+        self.rates.clear();
+        self.window = None;
     }
 
     /// All plain numbers: name, value, digits after the point.
@@ -401,8 +441,7 @@ impl Report {
 }
 
 /// One report for the runs of each point that follow each other: the mean over their seeds, step by
-/// step for a series. Counts of requests are summed; the parts by workflow and service are those of
-/// the first seed.
+/// step for a series. Counts of requests are summed; what has no mean is left out.
 pub fn mean_over_seeds(reports: &[Report]) -> Vec<Report> {
     let same = |a: &Report, b: &Report| a.policy == b.policy && a.point == b.point;
     reports.chunk_by(same).map(mean).collect()
@@ -410,9 +449,14 @@ pub fn mean_over_seeds(reports: &[Report]) -> Vec<Report> {
 
 fn mean(reports: &[Report]) -> Report {
     let mut mean = reports[0].clone();
+    if reports.len() == 1 {
+        return mean;
+    }
+    mean.keep_what_has_a_mean(reports);
     let count = reports.len() as f64;
     for other in &reports[1..] {
         let mut other = other.clone();
+        other.keep_what_has_a_mean(reports);
         mean.requests += other.requests;
         for (sum, value) in mean.means().into_iter().zip(other.means()) {
             *sum += *value;
@@ -437,10 +481,10 @@ fn mean(reports: &[Report]) -> Report {
 
 fn service_json(service: &ServiceReport) -> String {
     let mut out = Object::new();
-    out.raw("utilization", &format!("{:.5}", service.utilization));
-    out.raw("arrived_rps", &format!("{:.1}", service.arrived_rps));
-    out.raw("drop_rate", &format!("{:.6}", service.drop_rate));
-    out.raw("wasted", &format!("{:.5}", service.wasted));
+    out.number("utilization", service.utilization, 5);
+    out.number("arrived_rps", service.arrived_rps, 1);
+    out.number("drop_rate", service.drop_rate, 6);
+    out.number("wasted", service.wasted, 5);
     out.end()
 }
 
@@ -476,6 +520,15 @@ impl Object {
         let _ = write!(self.0, "{comma}{}:{value}", quoted(name));
     }
 
+    pub(crate) fn number(&mut self, name: &str, value: f64, digits: usize) {
+        self.raw(name, &number(value, digits));
+    }
+
+    pub(crate) fn numbers(&mut self, name: &str, values: &[f64], digits: usize) {
+        let values: Vec<String> = values.iter().map(|value| number(*value, digits)).collect();
+        self.raw(name, &format!("[{}]", values.join(",")));
+    }
+
     pub(crate) fn text(&mut self, name: &str, value: &str) {
         self.raw(name, &quoted(value));
     }
@@ -484,6 +537,11 @@ impl Object {
         self.0.push('}');
         self.0
     }
+}
+
+/// JSON knows no infinity.
+fn number(value: f64, digits: usize) -> String {
+    if value.is_finite() { format!("{value:.digits$}") } else { "null".to_owned() }
 }
 
 fn json(value: &Value) -> String {
@@ -547,14 +605,16 @@ pub fn csv(reports: &[Report]) -> String {
 pub fn series_csv(reports: &[Report]) -> String {
     let Some(first) = reports.first() else { return String::new() };
     let point = first.point.iter().map(|(path, _)| path.as_str());
-    let values = ["t_ms", "offered_rps", "goodput_rps", "p99_us"];
+    let values = ["seed", "t_ms", "offered_rps", "goodput_rps", "p99_us"];
     let mut out = line(["policy"].into_iter().chain(point).chain(values).map(str::to_owned));
     for report in reports {
         for row in report.series.iter().flatten() {
             let point =
                 report.point.iter().map(|(_, value)| json(value).trim_matches('"').to_owned());
             let values = row_numbers(row).map(|(_, text)| text);
-            out += &line([report.policy.clone()].into_iter().chain(point).chain(values));
+            let seed = [report.seed.to_string()];
+            let words = [report.policy.clone()].into_iter().chain(point).chain(seed);
+            out += &line(words.chain(values));
         }
     }
     out
@@ -627,4 +687,17 @@ pub fn table(reports: &[Report]) -> String {
         out.push('\n');
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_knows_no_infinity() {
+        let mut out = Object::new();
+        out.number("finite", 1.25, 1);
+        out.numbers("others", &[f64::INFINITY, f64::NAN], 1);
+        assert_eq!(out.end(), "{\"finite\":1.2,\"others\":[null,null]}");
+    }
 }

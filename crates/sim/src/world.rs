@@ -295,6 +295,9 @@ impl<'a> World<'a> {
         let kind = Kind { rank: context.rank, caller: client, workflow: context.workflow };
         let now = self.shared.now();
         self.shared.measure.offered(now, &kind);
+        let (rank, workflow) = (context.rank.key().into(), context.workflow.0.into());
+        let request = [now.as_nanos(), client.into(), rank, workflow, service.as_nanos()];
+        self.shared.measure.offers.feed(request);
         if self.scenario.window.is_some_and(|window| self.in_system >= window) {
             self.shared.count(Fact::Rejected);
             return self.think(client);
@@ -360,7 +363,7 @@ impl<'a> World<'a> {
                 *self.shared.network.spec() = self.network_now();
             }
             FaultKind::Partition(share) => {
-                let clients = (f64::from(self.scenario.callers) * share).round() as u32;
+                let clients = self.cut_below(&nodes, share);
                 self.shared.network.cut(clients, nodes, begins);
             }
             kind => {
@@ -377,6 +380,16 @@ impl<'a> World<'a> {
                 }
             }
         }
+    }
+
+    /// A share of the clients that call `nodes` have numbers below this: callers outside, or clients of the
+    /// nodes above. Nobody else has anything to say to them.
+    fn cut_below(&self, nodes: &Range<u32>, share: f64) -> u32 {
+        let inside = self.nodes.iter().flat_map(Node::clients);
+        let calling = self.sources.iter().chain(inside).filter(|client| client.reaches(nodes));
+        let calling: Vec<u32> = calling.map(Client::index).collect();
+        let cut = (calling.len() as f64 * share).round() as usize;
+        cut.checked_sub(1).map_or(0, |last| calling[last] + 1)
     }
 
     /// The network as all active faults together make it.

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use tidegate_sim::world::Scenario;
 use tidegate_sim::{Plan, run_plan};
 
 const PLAN: &str = r#"
@@ -47,11 +48,21 @@ fn same_seed_same_bytes_on_any_number_of_threads() {
     assert_ne!(once, lines(8, 2));
 }
 
-/// Requests do not depend on the policy that meets them.
+/// Requests do not depend on the policy that meets them, nor on the window of the yardstick: the same
+/// moments, callers, ranks, workflows and service times.
 #[test]
 fn every_policy_meets_the_same_requests() {
-    let reports = run_plan(&Plan::parse("p", PLAN, &[], Path::new("")).unwrap(), 2, |_, _| {});
-    for other in &reports[2..4] {
-        assert!(reports[..2].iter().any(|report| report.requests == other.requests));
+    let plan = Plan::parse("p", PLAN, &["load=1.5".to_owned()], Path::new("")).unwrap();
+    let policies: Vec<&str> = plan.points.iter().map(|point| point.policy.as_str()).collect();
+    assert_eq!(policies, ["tide", "breakwater", "ideal"]);
+    let offers = |scenario: &Scenario, seed| scenario.simulate(seed).unwrap().offers;
+    let ideal = &plan.points[2].scenario;
+    let same = offers(ideal, 1);
+    for window in [1, 100] {
+        assert_eq!(offers(&Scenario { window: Some(window), ..ideal.clone() }, 1), same);
+    }
+    for point in &plan.points[..2] {
+        assert_eq!(offers(&point.scenario, 1), same, "{}", point.policy);
+        assert_ne!(offers(&point.scenario, 2), same, "{}", point.policy);
     }
 }

@@ -56,10 +56,174 @@ hold = 3
             "line 17: faults.1.kind = \"fire\" is not allowed: slow, pause",
             "line 19: policies.open.gate.queue_limit = 0",
             "line 20: policies.open.gate.retry_share = 2",
-            "line 21: policies.open.caller: unknown field `hold`",
+            "line 22: policies.open.caller.hold = 3 is not allowed: unknown field `hold`",
             "line 1: policy = \"closed\" has no block [policies.closed]",
         ],
     );
+}
+
+/// Each told once, also what all policies have, and also beside a choice that has no parameters.
+#[test]
+fn unknown_keys_of_policies_are_all_told() {
+    let text = r#"policy = ["one", "two"]
+[service]
+[gate]
+deep = 1
+[policies.one.gate]
+admission = { policy = "open", nope = 1 }
+wide = 2
+[policies.two.caller]
+throttle = { throttle = "open", nope = 2 }
+hold_time = "soon"
+"#;
+    check_all(
+        text,
+        &[
+            "line 4: gate.deep = 1 is not allowed: unknown field",
+            "line 6: policies.one.gate.admission.nope = 1 is not allowed: unknown field",
+            "line 7: policies.one.gate.wide = 2 is not allowed: unknown field",
+            "line 9: policies.two.caller.throttle.nope = 2 is not allowed: unknown field",
+            "line 10: policies.two.caller.hold_time = \"soon\" is not allowed",
+        ],
+    );
+}
+
+/// Two tenants: 450 per second of 1 ms and 20 of 10 ms are 0.65 cores, for 470 requests.
+const TENANTS: &str = r#"policy = "ideal"
+duration = "2s"
+[service]
+time = "1ms"
+times = { long = "10ms" }
+[[tenants]]
+workflow = "short"
+rate = 450
+[[tenants]]
+workflow = "long"
+rate = 20
+"#;
+
+#[test]
+fn capacity_is_that_of_what_tenants_offer() {
+    let plan = Plan::parse("tenants", TENANTS, &[], Path::new("")).unwrap();
+    let capacity = plan.points[0].scenario.capacity();
+    assert!((capacity - 470.0 / 0.65).abs() < 1e-6, "{capacity}");
+    let idle = ["tenants.0.rate=0".to_owned(), "tenants.1.rate=0".to_owned()];
+    let found = Plan::parse("tenants", TENANTS, &idle, Path::new("")).unwrap_err().0;
+    assert_eq!(found.len(), 1, "{found:#?}");
+}
+
+/// What a tenant says is not said for all of them.
+#[test]
+fn what_means_nothing_beside_tenants_is_told() {
+    let text =
+        TENANTS.replace("duration = \"2s\"", "load = [0.5, 2.0]\nrequests = 100\ncallers = 4");
+    let text = text
+        + "[workload]\narrivals = \"periodic\"\nranks = \"one\"\ntimeout = \"1s\"\n\
+        steps = [{ at = \"1s\", load = 2.0 }]\n";
+    check_all(
+        &text,
+        &[
+            "line 2: load has no meaning beside [[tenants]]",
+            "line 3: requests has no meaning beside [[tenants]]",
+            "line 4: callers has no meaning beside [[tenants]]",
+            "line 15: workload.arrivals has no meaning beside [[tenants]]",
+            "line 16: workload.ranks has no meaning beside [[tenants]]",
+            "line 18: workload.steps has no meaning beside [[tenants]]",
+        ],
+    );
+}
+
+/// Messages are lost everywhere or nowhere.
+#[test]
+fn faults_of_the_network_have_no_place() {
+    let text = r#"policy = "ideal"
+[service]
+replicas = 2
+[[faults]]
+kind = "loss"
+service = "service"
+[[faults]]
+kind = "jitter"
+replica = 1
+[[faults]]
+kind = "partition"
+service = "service"
+replica = 1
+"#;
+    check_all(
+        text,
+        &[
+            "line 6: faults.0.service has no meaning for loss",
+            "line 9: faults.1.replica has no meaning for jitter",
+        ],
+    );
+}
+
+#[test]
+fn samples_have_a_mean() {
+    for samples in ["[]", "[0.0]", "[1e308, 1e308]"] {
+        let text = format!(
+            "policy = \"ideal\"\n[service]\ndistribution = \"empirical\"\nsamples = {samples}\n"
+        );
+        check_all(&text, &["line 4: service.samples needs at least one number above zero"]);
+    }
+}
+
+/// What all policies have is of no use to one that chooses something else.
+#[test]
+fn another_choice_has_its_own_parameters() {
+    let text = r#"policy = "own"
+[service]
+[caller]
+throttle = { throttle = "adaptive", k = 1.5 }
+[policies.own.caller]
+throttle = { throttle = "open" }
+"#;
+    let plan = Plan::parse("choice", text, &[], Path::new("")).unwrap();
+    assert!(format!("{:?}", plan.points[0].scenario.caller.throttle).starts_with("Open"));
+}
+
+#[test]
+fn what_is_no_table_is_told() {
+    let text = "policy = \"ideal\"\ngate = 3\ncaller = 4\nsweep = 5\nseeds = 0\n[service]\n[policies.own]\ngate = 6\n";
+    check_all(
+        text,
+        &[
+            "line 2: gate is not a table",
+            "line 3: caller is not a table",
+            "line 4: sweep = 5 is not allowed",
+            "line 5: seeds = 0 is not allowed: 1 to 100000",
+            "line 8: policies.own.gate is not a table",
+        ],
+    );
+}
+
+/// Nobody looks for it in the file.
+#[test]
+fn what_was_set_otherwise_is_told_as_such() {
+    let text = r#"policy = "own"
+load = 1.0
+[service]
+cores = 4
+[sweep]
+"service.time" = ["1us", "soon"]
+"service.send" = ["1us", "2us"]
+[policies.own.gate]
+queue_limit = 5
+"#;
+    let sets =
+        ["load=-1", "service.cores=0", "policies.own.gate.queue_limit=0", "service.send=never"];
+    let found = Plan::parse("bad", text, &sets.map(str::to_owned), Path::new("")).unwrap_err().0;
+    for part in [
+        "--set: load = -1 is not allowed",
+        "--set: service.cores = 0 is not allowed",
+        "--set: policies.own.gate.queue_limit = 0 is not allowed",
+        "--set: service.send: ",
+        "line 6: service.time: ",
+    ] {
+        assert!(found.iter().any(|problem| problem.starts_with(part)), "{part} not in {found:#?}");
+    }
+    assert_eq!(found.len(), 5, "{found:#?}");
 }
 
 #[test]

@@ -75,6 +75,14 @@ fn calls_are_made_in_stages() {
     near(with(r#"services.a.calls=[["m","m"]]"#), 1700.0, 0.01);
 }
 
+#[test]
+fn a_stage_may_have_more_calls_than_sixteen_bits_count() {
+    let sets =
+        ["services.a.calls=[\"70000 m\"]", "services.m.time=1us", "rate=100", "duration=120ms"];
+    let report = run(&GRAPH.replace("load = 0.5", ""), &sets);
+    assert!(report.services[1].arrived_rps >= 70_000.0, "{:?}", report.services);
+}
+
 /// A task with two calls to a full service that refuses at random succeeds far less often than one
 /// with one call, and what A did for the others is wasted (DAGOR §5.3).
 #[test]
@@ -201,6 +209,50 @@ fn a_crash_in_the_middle_of_a_graph_is_survived() {
     }
 }
 
+/// Whoever calls a service inside the graph can be cut off from it as well.
+#[test]
+fn a_partition_cuts_off_the_callers_of_any_service() {
+    let cut = |share: f64, service: &str| {
+        let kind = format!("kind=\"partition\",share={share:?},service=\"{service}\"");
+        run(GRAPH, &["workload.timeout=20ms", &fault(&kind)])
+    };
+    // A fifth of the measured time nobody is answered.
+    for service in ["a", "m"] {
+        near(cut(1.0, service).failed_rate, 0.2, 0.1);
+        assert_eq!(cut(0.0, service).failed_rate, 0.0);
+    }
+    // Seven of twenty callers are not; one of the three machines that call m is not, but it keeps what it
+    // waits for, and callers go to the others.
+    near(cut(0.34, "a").failed_rate, 0.2 * 0.35, 0.25);
+    let some = cut(0.34, "m").failed_rate;
+    assert!(some > 0.01 && some < 0.2 / 3.0, "{some}");
+}
+
+/// One core of ten is left, whatever other faults begin and end meanwhile.
+#[test]
+fn faults_that_end_bring_back_no_cores_of_others() {
+    let mut faults = vec!["{kind=\"cores\",cores=1}".to_owned()];
+    faults.extend(
+        (0..50).map(|n| format!("{{kind=\"slow\",factor=1.0,at=\"{}ms\",for=\"15ms\"}}", 10 * n)),
+    );
+    let even = "service.distribution=constant";
+    let patient = ["slo=1s", "workload.timeout=10s"];
+    let report =
+        run(SINGLE, &[patient[0], patient[1], even, &format!("faults=[{}]", faults.join(","))]);
+    near(report.throughput_rps, 1000.0, 0.1);
+}
+
+/// What a core was to do after a crash it has not done.
+#[test]
+fn crashes_do_not_keep_cores_busy() {
+    let crash = |n: u32| format!("{{kind=\"crash\",at=\"{}ms\",for=\"1ms\"}}", 10 * n);
+    let faults: Vec<String> = (1..50).map(crash).collect();
+    let long = ["service.time=1s", "service.distribution=constant", "rate=10000"];
+    let text = SINGLE.replace("load = 0.5", "");
+    let report = run(&text, &[&long[..], &[&format!("faults=[{}]", faults.join(","))]].concat());
+    assert!(report.utilization > 0.5 && report.utilization <= 1.0, "{}", report.utilization);
+}
+
 /// Two crashes of the same node that overlap are one long one.
 #[test]
 fn overlapping_faults_add_up() {
@@ -249,7 +301,8 @@ fn a_log_is_replayed() {
     std::fs::remove_dir_all(&folder).unwrap();
     let report = run_point(&plan, &plan.points[0], 1);
     assert_eq!(report.requests, 1000);
-    near(report.offered_rps, 10_000.0, 0.01);
+    // A tenth of a second, and the SLO after its last line.
+    near(report.offered_rps, 1000.0 / 0.11, 0.01);
     // Ten cores and 0.9 ms each.
     assert_eq!(report.capacity_rps.round(), 11_111.0);
     assert_eq!(report.workflows.len(), 2);

@@ -59,6 +59,11 @@ impl CallerConfig {
         config::read(text, Self::validate)
     }
 
+    /// Reads and checks a TOML block that has been parsed.
+    pub fn from_table(table: toml::Table) -> Result<Self, ConfigError> {
+        config::read_table(table, Self::validate)
+    }
+
     /// Writes the configuration as TOML, every parameter in full.
     pub fn to_toml(&self) -> String {
         config::print(self)

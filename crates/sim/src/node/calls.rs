@@ -107,7 +107,7 @@ impl Node {
         match spec.calls_for(context.workflow).get(usize::from(job.stage)) {
             Some(stage) => {
                 job.stage += 1;
-                job.pending = stage.len() as u16;
+                job.pending = stage.len() as u32;
                 for callee in stage {
                     self.call(shared, id, *callee, &context);
                 }

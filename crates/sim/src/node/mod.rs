@@ -81,6 +81,7 @@ pub(crate) struct Node {
     /// Core time given out, and how much of it had been used at the last sample.
     given: Span,
     used: Span,
+    /// Cores in service that have nothing to do.
     idle: Vec<u16>,
     /// Messages that nobody has received yet.
     packets: VecDeque<MessageId>,
@@ -148,7 +149,7 @@ struct Job {
     /// Stages of calls it has begun.
     stage: u16,
     /// Calls of the present stage that have not ended.
-    pending: u16,
+    pending: u32,
     /// How a call of its own failed.
     failed: Option<Rejection>,
     broken: bool,

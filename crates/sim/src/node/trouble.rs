@@ -106,6 +106,11 @@ impl Node {
         self.trouble.life
     }
 
+    /// Its clients, by number.
+    pub(crate) fn clients(&self) -> &[Client] {
+        &self.clients
+    }
+
     /// Number of the first client it has, or would have.
     pub(crate) fn first_client(&self) -> u32 {
         self.first_client
@@ -140,7 +145,11 @@ impl Node {
         match (was_down, self.trouble.down) {
             (true, true) => return,
             (true, false) => self.restart(shared, process),
-            (false, _) => self.idle.append(&mut self.trouble.parked),
+            (false, _) => {
+                // Another fault may go on to keep them out of service.
+                let parked = std::mem::take(&mut self.trouble.parked);
+                self.idle.extend(parked.into_iter().filter(|core| !self.trouble.parks(*core)));
+            }
         }
         self.use_idle_core(shared);
     }
@@ -161,6 +170,7 @@ impl Node {
         let now = shared.now();
         for until in &mut self.until {
             self.given = self.given.saturating_sub(until.since(now));
+            shared.measure.not_busy(self.service, now, *until);
             *until = (*until).min(now);
         }
         for id in self.packets.drain(..) {

@@ -35,6 +35,7 @@
 //! All that is wrong with a plan is told at once, with line numbers.
 
 mod point;
+mod policies;
 mod reader;
 mod replay;
 mod services;
@@ -94,11 +95,12 @@ pub const STANDARD: &str = include_str!("standard.toml");
 /// A commented plan to start from.
 pub const TEMPLATE: &str = include_str!("template.toml");
 
-/// A plan that replays a log; what it lacks is set by [`crate::command::replay`].
-pub(crate) const REPLAY: &str = include_str!("replay.toml");
+/// A plan that replays a log; what it lacks is set by [`Plan::replay`].
+const REPLAY: &str = include_str!("replay.toml");
 
 /// Most runs of one plan: beyond that somebody mistyped a range.
 const POINTS: usize = 100_000;
+const SEEDS: u64 = 100_000;
 
 impl Plan {
     /// Reads a plan called `name`, with some values set otherwise: `path=value`, where the value is
@@ -109,11 +111,35 @@ impl Plan {
         sets: &[String],
         folder: &Path,
     ) -> Result<Self, PlanError> {
-        let mut problems = Problems::new(text);
-        let mut table: Table = match toml::from_str(text) {
+        let table: Table = match toml::from_str(text) {
             Ok(table) => table,
             Err(error) => return Err(PlanError(vec![error.to_string().trim_end().to_owned()])),
         };
+        Self::complete(name, table, Problems::new(text), sets, folder)
+    }
+
+    /// A plan that replays `log`, once with each of `policies`. Its problems have no lines, since nobody
+    /// has written them.
+    pub(crate) fn replay(
+        name: &str,
+        log: &Path,
+        policies: &[String],
+        sets: &[String],
+    ) -> Result<Self, PlanError> {
+        let mut table: Table = toml::from_str(REPLAY).expect("what we ship is right");
+        let log = log.to_string_lossy().into_owned();
+        set(&mut table, "workload.log", log.into()).expect("workload is a table");
+        table.insert("policy".to_owned(), policies.to_vec().into());
+        Self::complete(name, table, Problems::default(), sets, Path::new(""))
+    }
+
+    fn complete(
+        name: &str,
+        mut table: Table,
+        mut problems: Problems,
+        sets: &[String],
+        folder: &Path,
+    ) -> Result<Self, PlanError> {
         for set in sets {
             apply(&mut table, set, &mut problems);
         }
@@ -125,7 +151,11 @@ impl Plan {
     fn read(name: &str, table: &Table, folder: &Path, problems: &mut Problems) -> Self {
         let axes = axes(table, problems);
         let seed = whole(table, "seed", 1, problems);
-        let seeds = whole(table, "seeds", 1, problems).clamp(1, 100_000) as u32;
+        let seeds = whole(table, "seeds", 1, problems);
+        if !(1..=SEEDS).contains(&seeds) {
+            problems.note("seeds", &format!("= {seeds} is not allowed: 1 to {SEEDS}"));
+        }
+        let seeds = seeds.clamp(1, SEEDS) as u32;
         let count: usize = axes.iter().map(|(_, values)| values.len()).product();
         if count > POINTS {
             problems.note("", &format!("the plan has {count} runs, at most {POINTS} are allowed"));
@@ -188,17 +218,30 @@ fn include(table: &mut Table, folder: &Path, problems: &mut Problems) {
     }
 }
 
-/// Fills in what `table` does not have from `base`, at every depth.
+/// Keys that choose what the others in their block mean.
+const CHOICES: [&str; 4] = ["policy", "throttle", "slots", "order"];
+
+/// Fills in what `table` does not have from `base`, at every depth; but nothing of a block that makes
+/// another choice, since its parameters are those of something else.
 fn underlay(table: &mut Table, base: &Table) {
     for (key, value) in base {
         match (table.get_mut(key), value) {
             (None, _) => {
                 table.insert(key.clone(), value.clone());
             }
-            (Some(Value::Table(own)), Value::Table(base)) => underlay(own, base),
+            (Some(Value::Table(own)), Value::Table(base)) => {
+                if !CHOICES.iter().any(|key| chooses_otherwise(own.get(*key), base.get(*key))) {
+                    underlay(own, base);
+                }
+            }
             (Some(_), _) => {}
         }
     }
+}
+
+fn chooses_otherwise(own: Option<&Value>, base: Option<&Value>) -> bool {
+    let texts = own.and_then(Value::as_str).zip(base.and_then(Value::as_str));
+    texts.is_some_and(|(own, base)| own != base)
 }
 
 /// The swept values: `policy`, then the other top-level ranges, then `[sweep]`.
@@ -214,7 +257,17 @@ fn axes(table: &Table, problems: &mut Problems) -> Vec<(String, Vec<Value>)> {
             None => {}
         }
     }
-    for (path, values) in table.get("sweep").and_then(Value::as_table).into_iter().flatten() {
+    let none = Table::new();
+    let sweep = match table.get("sweep") {
+        None => &none,
+        Some(Value::Table(sweep)) => sweep,
+        Some(other) => {
+            problems.note("sweep", &format!("= {other} is not allowed: a table of lists by path"));
+            &none
+        }
+    };
+    for (path, values) in sweep {
+        problems.stands_at(path, &format!("sweep.{path}"));
         match values {
             Value::Array(values) => axes.push((path.clone(), values.clone())),
             value => axes.push((path.clone(), vec![value.clone()])),
@@ -254,10 +307,11 @@ fn apply(table: &mut Table, text: &str, problems: &mut Problems) {
         && sweep.contains_key(path)
     {
         sweep.insert(path.to_owned(), parsed);
-        return;
+        return problems.comes_from(&format!("sweep.{path}"), "--set");
     }
-    if let Err(reason) = set(table, path, parsed) {
-        problems.note("", &format!("--set {text}: {reason}"));
+    match set(table, path, parsed) {
+        Ok(()) => problems.comes_from(path, "--set"),
+        Err(reason) => problems.note("", &format!("--set {text}: {reason}")),
     }
 }
 
@@ -283,5 +337,52 @@ fn set(table: &mut Table, path: &str, value: Value) -> Result<(), String> {
                 _ => Err(format!("{first} is not a table")),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names of the keys that a source asks its tables for.
+    fn keys(source: &str) -> impl Iterator<Item = String> {
+        let source: String = source.split_whitespace().collect();
+        let readers = [
+            "text",
+            "span",
+            "some_span",
+            "number",
+            "numbers",
+            "flag",
+            "whole",
+            "choice",
+            "table",
+            "tables",
+            "value",
+            "block",
+            "has",
+            "known",
+        ];
+        let asked = readers.map(|reader| format!(".{reader}(\""));
+        let name = |rest: &str| rest.split('"').next().unwrap_or_default().to_owned();
+        let found = asked.iter().flat_map(|asked| source.split(asked).skip(1).map(name));
+        found.collect::<std::collections::BTreeSet<_>>().into_iter()
+    }
+
+    #[test]
+    fn the_template_explains_every_key() {
+        let sources = [
+            include_str!("point.rs"),
+            include_str!("policies.rs"),
+            include_str!("services.rs"),
+            include_str!("tenants.rs"),
+        ];
+        let words: Vec<&str> =
+            TEMPLATE.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).collect();
+        let all: Vec<String> = sources.into_iter().flat_map(keys).collect();
+        assert!(all.len() > 60 && all.iter().any(|key| key == "retry_above"), "{all:?}");
+        let missing: Vec<&String> =
+            all.iter().filter(|key| !words.contains(&key.as_str())).collect();
+        assert_eq!(missing, Vec::<&String>::new());
     }
 }

@@ -3,30 +3,20 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use serde::Deserialize;
-use tidegate_core::admission::AdmissionConfig;
-use tidegate_core::caller::CallerConfig;
-use tidegate_core::config::ConfigError;
 use tidegate_core::context::Workflows;
-use tidegate_core::gate::GateConfig;
-use tidegate_core::retry::RetryConfig;
-use tidegate_core::slots::SlotsConfig;
-use tidegate_core::throttle::ThrottleConfig;
 use tidegate_core::{Instant, Span, Workflow};
 use toml::{Table, Value};
 
+use super::policies::{IDEAL, Policy, read_policies};
 use super::reader::{Problems, Reader};
 use super::services::{read_topology, spans_of};
-use super::tenants::read_tenants;
-use super::{Point, replay, underlay};
+use super::tenants::{BESIDE, read_tenants};
+use super::{Point, replay};
 use crate::fault::{Fault, FaultKind};
 use crate::network::NetworkSpec;
 use crate::topology::Topology;
 use crate::workload::{Arrivals, CostByRank, Profile, Ranks, WorkloadSpec};
 use crate::world::Scenario;
-
-/// The policy that needs no block: the yardstick.
-const IDEAL: &str = "ideal";
 
 pub(super) fn read(
     table: &Table,
@@ -43,16 +33,28 @@ pub(super) fn read(
     let mut network = NetworkSpec::default();
     root.table("network", |table| network = read_network(table));
     let mut work = Work::default();
-    root.table("workload", |table| work = read_workload(table, folder));
+    let by_tenant = root.has("tenants");
+    root.table("workload", |table| {
+        work = read_workload(table, folder);
+        if by_tenant {
+            table.refuse_but(&["timeout", "ignoring"], BESIDE);
+        }
+    });
     let tenants = read_tenants(&mut root, &mut work.names, &mut work.spec);
+    if by_tenant {
+        root.refuse(&["load", "rate", "callers", "requests", "warmup_requests"], BESIDE);
+    }
     if !tenants.is_empty() {
         callers = tenants.iter().map(|tenant| tenant.callers).sum();
     }
     let mut topology = read_topology(&mut root, &work.names);
     if let Arrivals::Replay(log) = &work.spec.arrivals {
-        let total: u64 = log.iter().map(|line| line.service.as_nanos()).sum();
-        topology.services[topology.entry].time.mean =
-            Span::from_nanos(total / log.len().max(1) as u64);
+        let total: u128 = log.iter().map(|line| u128::from(line.service.as_nanos())).sum();
+        let mean = Span::from_nanos((total / log.len().max(1) as u128) as u64);
+        if mean == Span::ZERO && !log.is_empty() {
+            root.note("workload.log", "needs a mean service time of a nanosecond or more");
+        }
+        topology.services[topology.entry].time.mean = mean;
     }
     let (slo, load) = (read_slo(&mut root, &topology, network.rtt), read_load(&mut root));
     let mut spec = work.spec;
@@ -62,7 +64,7 @@ pub(super) fn read(
     for step in &work.steps {
         spec.profile.then(step.at, step.load * capacity, step.over);
     }
-    let (warmup, duration) = read_times(&mut root, &spec, rate);
+    let (warmup, duration) = read_times(&mut root, &spec, rate, slo);
     let faults = read_faults(&mut root, &topology);
     let Policy { gates, caller, deadlines } =
         read_policies(&mut root, &policy, &topology, slo, network.rtt);
@@ -132,15 +134,16 @@ fn read_slo(root: &mut Reader<'_>, topology: &Topology, rtt: Span) -> Span {
     slo
 }
 
-/// Warm-up and end: as times, or as numbers of requests offered.
-fn read_times(root: &mut Reader<'_>, spec: &WorkloadSpec, rate: f64) -> (Span, Span) {
+/// Warm-up and end: as times, or as numbers of requests offered. A log is measured as long as answers
+/// to its last line are worth something.
+fn read_times(root: &mut Reader<'_>, spec: &WorkloadSpec, rate: f64, slo: Span) -> (Span, Span) {
     let time_of = |requests: f64| Span::from_nanos((requests / rate * 1e9) as u64);
     let log_ends = match &spec.arrivals {
         Arrivals::Replay(log) => log.last().map(|line| line.at.since(Instant::ZERO)),
         _ => None,
     };
     let (default_warmup, default_end) = match log_ends {
-        Some(end) => (Span::ZERO, end + Span::from_nanos(1)),
+        Some(end) => (Span::ZERO, end + slo),
         None => (Span::from_millis(500), Span::from_millis(1500)),
     };
     let warmup = if root.has("warmup_requests") {
@@ -307,8 +310,10 @@ fn read_log(
     let speed = table.number("speed", 1.0, 1e-6, 1e6);
     let path = folder.join(table.text("log", ""));
     let mut workflows = Workflows::default();
-    let log = replay::read(&path, speed, &mut workflows).unwrap_or_else(|error| {
-        table.note("log", &format!(": {error}"));
+    let log = replay::read(&path, speed, &mut workflows).unwrap_or_else(|problems| {
+        for problem in problems {
+            table.note("log", &format!(": {problem}"));
+        }
         Vec::new()
     });
     let mut shares = vec![0.0; Workflows::LIMIT + 1];
@@ -330,6 +335,10 @@ fn read_log(
 fn read_faults(root: &mut Reader<'_>, topology: &Topology) -> Vec<Fault> {
     let mut faults = Vec::new();
     root.tables("faults", |table| {
+        let kind = table.text("kind", "");
+        if ["loss", "jitter"].contains(&kind.as_str()) {
+            table.refuse(&["service", "replica"], &format!("for {kind}, which is everywhere"));
+        }
         let name = table.text("service", &topology.services[topology.entry].name);
         let service = topology.services.iter().position(|service| service.name == name);
         if service.is_none() {
@@ -372,123 +381,5 @@ fn read_fault(table: &mut Reader<'_>, cores: u32) -> FaultKind {
         8 => FaultKind::ColdCache,
         7 => FaultKind::Jitter(table.span("jitter", Span::from_micros(10))),
         _ => FaultKind::Slow(table.number("factor", 2.0, 0.001, 1e6)),
-    }
-}
-
-// === policies ===
-
-/// What a policy of a plan says.
-struct Policy {
-    /// By service.
-    gates: Vec<GateConfig>,
-    caller: CallerConfig,
-    /// Whether requests carry their deadline.
-    deadlines: bool,
-}
-
-/// The blocks of the policy that runs, by service; all policies are checked.
-fn read_policies(
-    root: &mut Reader<'_>,
-    policy: &str,
-    topology: &Topology,
-    slo: Span,
-    rtt: Span,
-) -> Policy {
-    let mut chosen = None;
-    let empty = || Value::Table(Table::new());
-    let base = ["gate", "caller"].map(|key| root.value(key).unwrap_or_else(empty));
-    root.table("policies", |policies| {
-        policies.each_table(|name, block| {
-            let configs = read_policy(block, &base, topology, slo, rtt);
-            if name == policy {
-                chosen = Some(configs);
-            }
-        });
-    });
-    // A policy that is missing altogether has been told already.
-    if chosen.is_none() && !policy.is_empty() && policy != IDEAL {
-        root.note("policy", &format!("= \"{policy}\" has no block [policies.{policy}]"));
-    }
-    chosen.unwrap_or_else(|| {
-        let gates = topology.services.iter().map(|service| GateConfig {
-            admission: AdmissionConfig::Open,
-            slots: SlotsConfig::fixed(service.cores),
-            queue_limit: 1 << 20,
-            ..GateConfig::default()
-        });
-        let (throttle, retry) = (ThrottleConfig::Open, RetryConfig::default());
-        let retry = RetryConfig { attempts: 1, ..retry };
-        let caller = CallerConfig { throttle, retry, ..CallerConfig::default() };
-        Policy { gates: gates.collect(), caller, deadlines: true }
-    })
-}
-
-/// The two blocks of a policy. A gate that does not say how many slots it has gets one per core.
-fn read_policy(
-    block: &mut Reader<'_>,
-    [gate_base, caller_base]: &[Value; 2],
-    topology: &Topology,
-    slo: Span,
-    rtt: Span,
-) -> Policy {
-    let deadlines = block.flag("deadlines", true);
-    let mut merged = |key, base: &Value| {
-        let mut value = block.value(key).unwrap_or_else(|| Value::Table(Table::new()));
-        if let (Value::Table(own), Value::Table(base)) = (&mut value, base) {
-            underlay(own, base);
-        }
-        in_terms_of(&mut value, &[(" slo", slo), (" rtt", rtt)]);
-        value
-    };
-    let (gate, caller) = (merged("gate", gate_base), merged("caller", caller_base));
-    let gates = topology.services.iter().map(|service| {
-        let mut gate = gate.clone();
-        if let Value::Table(gate) = &mut gate {
-            let mut slots = Table::new();
-            slots.insert("slots".to_owned(), Value::String("fixed".to_owned()));
-            slots.insert("count".to_owned(), Value::Integer(i64::from(service.threads)));
-            gate.entry("slots").or_insert(Value::Table(slots));
-        }
-        let gate = GateConfig::deserialize(gate).unwrap_or_else(|error| {
-            block.note("gate", &format!(": {}", error.to_string().trim_end()));
-            GateConfig::default()
-        });
-        note_all(block, "gate", gate.check());
-        gate
-    });
-    let gates = gates.collect();
-    let caller = CallerConfig::deserialize(caller).unwrap_or_else(|error| {
-        block.note("caller", &format!(": {}", error.to_string().trim_end()));
-        CallerConfig::default()
-    });
-    note_all(block, "caller", caller.check());
-    Policy { gates, caller, deadlines }
-}
-
-fn note_all(block: &mut Reader<'_>, name: &str, result: Result<(), ConfigError>) {
-    for problem in result.err().iter().flat_map(|error| error.problems()) {
-        let field = format!("{name}.{}", problem.field);
-        block.note(&field, &format!("= {} is not allowed: {}", problem.value, problem.allowed));
-    }
-}
-
-/// Replaces `"0.4 slo"` and the like by times, so that one block serves any service time.
-fn in_terms_of(value: &mut Value, units: &[(&str, Span)]) {
-    match value {
-        Value::Table(table) => {
-            for (_, value) in table.iter_mut() {
-                in_terms_of(value, units);
-            }
-        }
-        Value::String(text) => {
-            for (unit, span) in units {
-                let factor = text.strip_suffix(unit).and_then(|factor| factor.trim().parse().ok());
-                if let Some(factor) = factor {
-                    *text = span.scale(factor).to_string();
-                    return;
-                }
-            }
-        }
-        _ => {}
     }
 }

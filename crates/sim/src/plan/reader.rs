@@ -10,7 +10,7 @@ use toml::{Table, Value};
 use super::PlanError;
 
 /// Problems of a plan, each once, in the order they were found.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Problems {
     /// Where every key is, by its path.
     lines: BTreeMap<String, String>,
@@ -19,7 +19,7 @@ pub(crate) struct Problems {
 
 impl Problems {
     pub(crate) fn new(text: &str) -> Self {
-        let mut problems = Self { lines: BTreeMap::new(), found: Vec::new() };
+        let mut problems = Self::default();
         problems.add_lines("", text);
         problems
     }
@@ -30,6 +30,20 @@ impl Problems {
             let space = if file.is_empty() { "" } else { " " };
             let place = |line: usize| format!("{file}{space}line {line}");
             find_lines(table.get_ref(), "", text, &place, &mut self.lines);
+        }
+    }
+
+    /// What is at `path` was not written in a file, but comes from `place`.
+    pub(crate) fn comes_from(&mut self, path: &str, place: &str) {
+        let below = format!("{path}.");
+        self.lines.retain(|known, _| !known.starts_with(&below));
+        self.lines.insert(path.to_owned(), place.to_owned());
+    }
+
+    /// What is at `path` was written at `other`.
+    pub(crate) fn stands_at(&mut self, path: &str, other: &str) {
+        if let Some(place) = self.lines.get(other).cloned() {
+            self.comes_from(path, &place);
         }
     }
 
@@ -104,9 +118,30 @@ impl<'a> Reader<'a> {
         self.problems.note(&path, problem);
     }
 
+    /// Notes a problem with what is at `path` from the root.
+    pub(crate) fn note_at(&mut self, path: &str, problem: &str) {
+        self.problems.note(path, problem);
+    }
+
     /// `key` is known, whoever reads it.
     pub(crate) fn known(&mut self, key: &str) {
         self.asked.push(key.to_owned());
+    }
+
+    /// Notes those of `keys` that are there.
+    pub(crate) fn refuse(&mut self, keys: &[&str], reason: &str) {
+        let table = self.table;
+        for key in keys.iter().filter(|key| table.contains_key(**key)) {
+            self.note(key, &format!("has no meaning {reason}"));
+        }
+    }
+
+    /// Notes all known keys that are there, but for `kept`.
+    pub(crate) fn refuse_but(&mut self, kept: &[&str], reason: &str) {
+        let asked = std::mem::take(&mut self.asked);
+        let keys = asked.iter().map(String::as_str).filter(|key| !kept.contains(key));
+        self.refuse(&keys.collect::<Vec<_>>(), reason);
+        self.asked = asked;
     }
 
     pub(crate) fn has(&self, key: &str) -> bool {
@@ -218,6 +253,16 @@ impl<'a> Reader<'a> {
             Some(Value::Table(table)) => self.inside(key, table, read),
             Some(_) => self.note(key, "is not a table"),
         }
+    }
+
+    /// The table at `key` as it is, empty if there is none.
+    pub(crate) fn block(&mut self, key: &str) -> Table {
+        let mut block = Table::new();
+        self.table(key, |reader| {
+            block = reader.table.clone();
+            reader.asked = reader.keys();
+        });
+        block
     }
 
     /// The keys there are.

@@ -167,10 +167,11 @@ fn read_time(table: &mut Reader<'_>) -> Service {
         4 => Dist::Pareto { shape: table.number("shape", 2.5, 1.001, 1000.0) },
         5 => {
             let samples = table.numbers("samples");
-            if samples.iter().sum::<f64>() > 0.0 {
+            let sum = samples.iter().sum::<f64>();
+            if sum > 0.0 && sum.is_finite() {
                 Dist::empirical(&samples)
             } else {
-                table.note("samples", "needs at least one number above zero");
+                table.note("samples", "needs at least one number above zero, and a finite sum");
                 Dist::Constant
             }
         }

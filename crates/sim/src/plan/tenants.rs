@@ -5,13 +5,17 @@ use tidegate_core::{Instant, Span, Workflow};
 use super::reader::Reader;
 use crate::workload::{Arrivals, CostByRank, Profile, Ranks, Tenant, WorkloadSpec};
 
-/// Groups of callers, each with a workflow and arrivals of its own; their names join those of the mix.
+/// Why keys of the whole workload have no meaning then.
+pub(super) const BESIDE: &str = "beside [[tenants]], which say it themselves";
+
+/// Groups of callers, each with a workflow and arrivals of its own. The mix becomes theirs, by the rates at
+/// which they offer.
 pub(super) fn read_tenants(
     root: &mut Reader<'_>,
     names: &mut Vec<String>,
     whole: &mut WorkloadSpec,
 ) -> Vec<Tenant> {
-    let mut tenants: Vec<Tenant> = Vec::new();
+    let (mut tenants, mut rates) = (Vec::new(), Vec::new());
     root.tables("tenants", |table| {
         let name = table.text("workflow", "");
         let place = names.iter().position(|known| *known == name).unwrap_or(names.len());
@@ -19,18 +23,24 @@ pub(super) fn read_tenants(
             names.push(name);
         }
         let from = Instant::ZERO + table.span("from", Span::ZERO);
-        let arrivals = match table.choice("arrivals", &["poisson", "periodic", "closed"]) {
-            1 => Arrivals::Periodic,
-            2 => Arrivals::Closed {
-                outstanding: 1,
-                think: table.span("think", Span::from_millis(1)).max(Span::from_micros(1)),
-            },
-            _ => Arrivals::Poisson,
-        };
+        let callers = table.whole("callers", 1, 1, 1_000_000) as u32;
         let mut profile = Profile::constant(0.0);
-        profile.then(from, table.number("rate", 1.0, 0.0, 1e9), Span::ZERO);
+        let (arrivals, rate) = match table.choice("arrivals", &["poisson", "periodic", "closed"]) {
+            2 => {
+                let think = table.span("think", Span::from_millis(1)).max(Span::from_micros(1));
+                // What they would offer if answers took no time.
+                let rate = f64::from(callers) / think.as_secs_f64();
+                (Arrivals::Closed { outstanding: 1, think }, rate)
+            }
+            open => {
+                let rate = table.number("rate", 1.0, 0.0, 1e9);
+                profile.then(from, rate, Span::ZERO);
+                (if open == 1 { Arrivals::Periodic } else { Arrivals::Poisson }, rate)
+            }
+        };
+        rates.push(rate);
         tenants.push(Tenant {
-            callers: table.whole("callers", 1, 1, 1_000_000) as u32,
+            callers,
             spec: WorkloadSpec {
                 arrivals,
                 profile,
@@ -44,9 +54,14 @@ pub(super) fn read_tenants(
             until: Instant::ZERO + table.span("until", Span::MAX),
         });
     });
-    if !tenants.is_empty() {
-        let part = 1.0 / tenants.len() as f64;
-        whole.mix = tenants.iter().map(|tenant| (tenant.spec.mix[0].0, part)).collect();
+    if tenants.is_empty() {
+        return tenants;
     }
+    let total: f64 = rates.iter().sum();
+    if total <= 0.0 {
+        root.note("tenants", "offer nothing: one rate at least must be above zero");
+    }
+    let shares = rates.iter().map(|rate| rate / total);
+    whole.mix = tenants.iter().map(|tenant| tenant.spec.mix[0].0).zip(shares).collect();
     tenants
 }
