@@ -394,7 +394,8 @@ impl Node {
             self.gate.learn_total(id);
         }
         // A refusal by somebody further down is an answer all the same, and cost what it cost.
-        self.gate.finish(shared.now(), id, Outcome::Serve, Cost::from(job.spent));
+        let outcome = if job.broken { Outcome::Fail } else { Outcome::Serve };
+        self.gate.finish(shared.now(), id, outcome, Cost::from(job.spent));
         self.inside -= 1;
         self.news = true;
         let answer = match job.failed {
