@@ -115,7 +115,8 @@ fn every_part_of_a_mean_is_a_mean() {
     let each = run(&options, |_, _| {}).unwrap();
     let mean = run(&Options { mean: true, ..options }, |_, _| {}).unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
-    let parts: [(&str, fn(&Report) -> f64); 6] = [
+    type Part = fn(&Report) -> f64;
+    let parts: [(&str, Part); 6] = [
         ("attempts", |run| run.attempts[1]),
         ("lnd", |run| run.lnd.unwrap()[1]),
         ("flows", |run| run.flows[1].answered_rps),
