@@ -26,12 +26,12 @@ const SHAPES: [(&str, &[&str]); 6] = [
     ),
 ];
 
-/// What goes wrong for a while.
-const FAULTS: [(&str, &str); 5] = [
-    ("half as fast", "kind=\"slow\",factor=2.0"),
-    ("half of the cores", "kind=\"cores\",cores=5"),
-    ("half of the feedback lost", "kind=\"lose-feedback\",share=0.5"),
+/// What goes wrong for a while: with the server, and with messages.
+const SLOWER: [(&str, &str); 2] =
+    [("half as fast", "kind=\"slow\",factor=2.0"), ("half of the cores", "kind=\"cores\",cores=5")];
+const GARBLED: [(&str, &str); 3] = [
     ("1 % of the messages lost", "kind=\"loss\",share=0.01"),
+    ("half of the feedback lost", "kind=\"lose-feedback\",share=0.5"),
     ("jitter of three round trips", "kind=\"jitter\",jitter=\"30us\""),
 ];
 /// How long a fault lasts, and how long after it is still measured, in SLOs.
@@ -45,9 +45,11 @@ const BEFORE: f64 = 40_000.0;
 pub(super) fn part(lab: &Lab<'_>) -> (Vec<Goal>, Vec<Chart>) {
     let what = "heavy tails and bursts: goodput below ideal, of capacity";
     let mut shapes = Goal::at_most(what, Unit::Percent, 0.01);
-    let what =
-        "faults, from their begin to 25 SLOs after their end: goodput below ideal, of capacity";
-    let mut faults = Goal::at_most(what, Unit::Percent, 0.01);
+    // Who is not told at once sends what the server must refuse, and half of it is all there is.
+    let what = "half of the capacity gone for 100 SLOs: goodput below ideal, of capacity";
+    let mut slower = Goal::at_most(what, Unit::Percent, 0.01).open();
+    let what = "messages garbled for 100 SLOs: goodput below ideal, of capacity";
+    let mut garbled = Goal::at_most(what, Unit::Percent, 0.01);
     let times: &[&str] = if lab.quick { &["10us"] } else { &["10us", "1ms"] };
     let loads: &[f64] = if lab.quick { &[2.0] } else { &[1.2, 2.0] };
     // A quick look has one of each.
@@ -58,12 +60,15 @@ pub(super) fn part(lab: &Lab<'_>) -> (Vec<Goal>, Vec<Chart>) {
             sets.extend(lab.requests(50_000, 200_000));
             shapes.point(format!("{time}, {name}, {load}×"), below_ideal(lab, time, load, sets));
         }
-        for (name, kind) in &FAULTS[..of(FAULTS.len())] {
-            let sets = fault(kind, time, load);
-            faults.point(format!("{time}, {name}, {load}×"), below_ideal(lab, time, load, sets));
+        let faults = [(&mut slower, &SLOWER[..]), (&mut garbled, &GARBLED[..])];
+        for (goal, kinds) in faults {
+            for (name, kind) in &kinds[..of(kinds.len())] {
+                let sets = fault(kind, time, load);
+                goal.point(format!("{time}, {name}, {load}×"), below_ideal(lab, time, load, sets));
+            }
         }
     }
-    (vec![shapes, faults], Vec::new())
+    (vec![shapes, slower, garbled], Vec::new())
 }
 
 fn below_ideal(lab: &Lab<'_>, time: &str, load: f64, mut sets: Vec<String>) -> f64 {
