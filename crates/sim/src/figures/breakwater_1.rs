@@ -107,7 +107,7 @@ fn chart(by_load: &Runs, by_callers: &Runs) -> Chart {
     let by_callers = Runs(by_callers.0.iter().filter(at_14).cloned().collect());
     let lines =
         |runs: &Runs, path| POLICIES.map(|policy| runs.line(policy, path, goodput)).to_vec();
-    let of_capacity = || Axis::linear("goodput ÷ capacity");
+    let of_capacity = || Axis::linear("goodput ÷ capacity").up_to(1.0);
     Chart {
         title: FIGURE.title.to_owned(),
         panels: vec![

@@ -103,7 +103,7 @@ fn chart(runs: &Runs) -> Chart {
     Chart {
         title: FIGURE.title.to_owned(),
         panels: vec![
-            panel("goodput (SLO 50 µs)", Axis::linear("÷ capacity"), lines(goodput)),
+            panel("goodput (SLO 50 µs)", Axis::linear("÷ capacity").up_to(1.0), lines(goodput)),
             panel("median", Axis::log("µs"), lines(|run| run.p50_us)),
             panel("99th percentile", Axis::log("µs"), lines(|run| run.p99_us)),
             panel(

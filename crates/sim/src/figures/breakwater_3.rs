@@ -124,7 +124,7 @@ fn chart(runs: &Runs) -> Chart {
     Chart {
         title: FIGURE.title.to_owned(),
         panels: vec![
-            panel("goodput (SLO 200 µs)", Axis::linear("÷ capacity"), lines(goodput)),
+            panel("goodput (SLO 200 µs)", Axis::linear("÷ capacity").up_to(1.0), lines(goodput)),
             panel("99th percentile", Axis::log("µs"), lines(|run| run.p99_us)),
             panel(
                 "dropped at the server",

@@ -70,7 +70,7 @@ fn panel(shape: &str, runs: &Runs) -> Panel {
     Panel {
         title: shape.to_owned(),
         x: Axis::linear("demand ÷ capacity"),
-        y: Axis::linear("goodput ÷ capacity"),
+        y: Axis::linear("goodput ÷ capacity").up_to(1.0),
         lines,
     }
 }

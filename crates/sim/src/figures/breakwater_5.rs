@@ -71,7 +71,7 @@ fn panel(time: &str, runs: &Runs) -> Panel {
     Panel {
         title: format!("{time} mean"),
         x: Axis::linear("demand ÷ capacity"),
-        y: Axis::linear("goodput ÷ capacity"),
+        y: Axis::linear("goodput ÷ capacity").up_to(1.0),
         lines,
     }
 }

@@ -96,7 +96,7 @@ fn chart(runs: &Runs) -> Chart {
         Panel {
             title: format!("demand {load} × capacity"),
             x: Axis::log("callers"),
-            y: Axis::linear("goodput ÷ capacity"),
+            y: Axis::linear("goodput ÷ capacity").up_to(1.0),
             lines: POLICIES.iter().map(|policy| runs.line(policy, "callers", goodput)).collect(),
         }
     };

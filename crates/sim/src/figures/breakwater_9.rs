@@ -152,7 +152,7 @@ fn chart(runs: &Runs, steps: &Runs) -> Chart {
     Chart {
         title: FIGURE.title.to_owned(),
         panels: vec![
-            panel("throughput", demand, Axis::linear("÷ capacity"), lines(throughput)),
+            panel("throughput", demand, Axis::linear("÷ capacity").up_to(1.0), lines(throughput)),
             panel("99th percentile", demand, Axis::log("µs"), lines(p99)),
             panel(
                 "p99 while demand steps from 0.5 to 2",
