@@ -62,6 +62,10 @@ pub(crate) struct Call {
     /// was given up.
     attempt: Option<u8>,
     sent: Instant,
+    /// The replica it was sent to.
+    endpoint: usize,
+    /// Whether an attempt at it was lost on its way.
+    pub(crate) lost: bool,
 }
 
 /// A call that has ended.
@@ -143,6 +147,8 @@ impl Client {
             service: new.service,
             attempt: None,
             sent: now,
+            endpoint: 0,
+            lost: false,
         };
         self.outstanding += 1;
         match self.caller.submit(now, &new.context) {
@@ -207,6 +213,23 @@ impl Client {
         }
     }
 
+    /// This attempt was lost on its way. Returns whether that is new; a call stays lost if it is sent
+    /// again.
+    pub(crate) fn lose(&mut self, id: RequestId, attempt: u8) -> bool {
+        let living = |call: &&mut Call| call.id == id && call.attempt == Some(attempt);
+        let call = self.calls.get_mut(id.index()).filter(living);
+        call.is_some_and(|call| !std::mem::replace(&mut call.lost, true))
+    }
+
+    /// Everything sent to this node was lost there. Returns how many calls that is new for.
+    pub(crate) fn lose_all_at(&mut self, node: u32) -> u32 {
+        let first = self.spec.first_node;
+        let there =
+            |call: &&mut Call| call.attempt.is_some() && first + call.endpoint as u32 == node;
+        let calls = self.calls.iter_mut().filter(there);
+        calls.map(|call| u32::from(!std::mem::replace(&mut call.lost, true))).sum()
+    }
+
     /// Sheds that a gate of ours made in the callee's name.
     pub(crate) fn note_sheds(&mut self, sheds: Sheds) {
         if sheds.count > 0 {
@@ -268,7 +291,7 @@ impl Client {
                     let life = self.spec.life;
                     let call = &mut self.calls[id.index()];
                     call.attempt = Some(context.attempt);
-                    call.sent = shared.now();
+                    (call.sent, call.endpoint) = (shared.now(), endpoint);
                     let body = Body::Request { call: id, context, service: call.service, life };
                     self.put(shared, endpoint, body);
                     if let Some(timeout) = self.spec.timeout {

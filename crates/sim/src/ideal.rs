@@ -5,7 +5,8 @@
 //! size: more keeps cores busier and waits longer. The best is the largest goodput with a 99th
 //! percentile within the SLO. Both grow with the window, so that is the largest window that keeps
 //! the SLO; it is found by halving. Where more than one request in a hundred takes longer than the SLO
-//! by itself, no window keeps it: there the best is the largest goodput.
+//! by itself, no window keeps it: there the best is the largest goodput. A request whose message is lost
+//! leaves the window at once: who knows everything does not wait for what cannot come.
 
 use tidegate_core::Span;
 

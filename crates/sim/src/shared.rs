@@ -7,7 +7,7 @@ use tidegate_core::{CallerId, Instant, RequestId};
 use crate::client::Ended;
 use crate::engine::Engine;
 use crate::measure::{Fact, Measure};
-use crate::network::{MessageId, Messages, Network};
+use crate::network::{Body, MessageId, Messages, Network, Reply};
 
 /// Something that happens.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +47,9 @@ pub(crate) struct Shared {
     pub(crate) outgoing: VecDeque<MessageId>,
     /// Its calls that have ended, for its owner to deal with.
     pub(crate) ended: VecDeque<Ended>,
+    /// Attempts of which nothing is under way any more, by client and call: the message that carried
+    /// them was lost. Nobody is told, but `ideal` knows.
+    pub(crate) lost: Vec<(u32, RequestId, u8)>,
     /// Which client has which id, sorted by id.
     pub(crate) ids: Vec<(CallerId, u32)>,
 }
@@ -85,6 +88,12 @@ impl Shared {
 
     /// A message is lost, with all that it carries.
     pub(crate) fn lose(&mut self, message: MessageId) {
+        let gone = self.messages.get(message);
+        if let Body::Request { call, context, .. } = gone.body {
+            self.lost.push((gone.client, call, context.attempt));
+        }
+        let attempt = |reply: &Reply| (gone.client, reply.call, reply.attempt);
+        self.lost.extend(gone.replies.iter().map(attempt));
         self.messages.free(message);
     }
 

@@ -104,6 +104,8 @@ struct World<'a> {
     sources_of_load: Vec<Load>,
     /// Requests submitted and not ended.
     in_system: u32,
+    /// How many of those were lost on their way or in a crash: they hold no place of `ideal`'s window.
+    lost: u32,
     /// Which faults of the network are on.
     active: Vec<bool>,
     shared: Shared,
@@ -176,6 +178,7 @@ impl<'a> World<'a> {
             owners,
             sources_of_load: loads(scenario, seed),
             in_system: 0,
+            lost: 0,
             active: vec![false; scenario.faults.len()],
             shared: Shared {
                 engine: Engine::new(),
@@ -184,6 +187,7 @@ impl<'a> World<'a> {
                 network: Network::new(scenario.network, stream(seed, "network")),
                 outgoing: Default::default(),
                 ended: Default::default(),
+                lost: Vec::new(),
                 ids,
             },
         })
@@ -271,6 +275,12 @@ impl<'a> World<'a> {
             },
             Event::Fault { fault, begins } => self.fault(usize::from(fault), begins),
         }
+        for (client, call, attempt) in std::mem::take(&mut self.shared.lost) {
+            // What a node calls is part of what was submitted, and that is where it waits.
+            if let Some(source) = self.sources.get_mut(client as usize) {
+                self.lost += u32::from(source.lose(call, attempt));
+            }
+        }
         debug_assert!(self.shared.outgoing.is_empty() && self.shared.ended.is_empty());
     }
 
@@ -298,7 +308,7 @@ impl<'a> World<'a> {
         let (rank, workflow) = (context.rank.key().into(), context.workflow.0.into());
         let request = [now.as_nanos(), client.into(), rank, workflow, service.as_nanos()];
         self.shared.measure.offers.feed(request);
-        if self.scenario.window.is_some_and(|window| self.in_system >= window) {
+        if self.scenario.window.is_some_and(|window| self.in_system - self.lost >= window) {
             self.shared.count(Fact::Rejected);
             return self.think(client);
         }
@@ -315,6 +325,7 @@ impl<'a> World<'a> {
         }
         while let Some(ended) = self.shared.ended.pop_front() {
             self.in_system -= 1;
+            self.lost -= u32::from(ended.call.lost);
             self.book(&ended);
             self.think(ended.client);
         }
@@ -371,6 +382,10 @@ impl<'a> World<'a> {
                     let (shared, target) = (&mut self.shared, &mut self.nodes[node as usize]);
                     if begins {
                         target.suffer(shared, kind, fault.at + fault.lasts);
+                        if kind == FaultKind::Crash {
+                            let lost = self.sources.iter_mut().map(|s| s.lose_all_at(node));
+                            self.lost += lost.sum::<u32>();
+                        }
                         continue;
                     }
                     let (first, life) = (target.first_client(), target.life());

@@ -308,7 +308,6 @@ fn a_log_is_replayed() {
     assert_eq!(report.workflows.len(), 2);
 }
 
-/// Callers that ignore credits and cursors do not disturb the books, and are told apart.
 /// One in sixty takes longer than the SLO by itself: no 99th percentile is within it, and the yardstick
 /// is the most that can be answered in time all the same.
 #[test]
@@ -331,6 +330,53 @@ fn ideal_serves_the_most_where_nobody_keeps_the_slo() {
     assert!(tailed.p99_us > 10_000.0 && tailed.utilization > 0.9, "{}", tailed.utilization);
 }
 
+/// Nobody is better than the yardstick, whatever goes wrong: it neither waits for what was lost nor
+/// lets in what cannot be served.
+#[test]
+fn ideal_serves_the_most_whatever_goes_wrong() {
+    let text = r#"
+        include = "standard"
+        load = 2.0
+        callers = 100
+        slo = "10ms"
+        warmup = "500ms"
+        duration = "1500ms"
+        [service]
+        cores = 10
+        time = "1ms"
+        distribution = "exponential"
+        receive = "5us"
+        send = "5us"
+        [network]
+        rtt = "100us"
+        [workload]
+        ranks = "uniform"
+        [caller]
+        hold_time = "0.05 slo"
+        retry = { attempts = 1 }
+    "#;
+    for fault in [
+        r#"kind="slow",factor=2.0"#,
+        r#"kind="pause""#,
+        r#"kind="crash""#,
+        r#"kind="cores",cores=5"#,
+        r#"kind="lose-feedback",share=0.5"#,
+        r#"kind="partition",share=0.5"#,
+        r#"kind="loss",share=0.1"#,
+        r#"kind="jitter",jitter="1ms""#,
+    ] {
+        let faults = format!(r#"faults=[{{{fault},at="700ms",for="300ms"}}]"#);
+        let good = |policy: &str| run(text, &[&format!("policy={policy}"), &faults]).goodput_rps;
+        let ideal = good("ideal");
+        for policy in ["tide", "breakwater", "codel", "open"] {
+            let other = good(policy);
+            // Chance decides what is lost: the same number of requests, not the same ones.
+            assert!(other <= 1.01 * ideal, "{fault}: {policy} {other}, ideal {ideal}");
+        }
+    }
+}
+
+/// Callers that ignore credits and cursors do not disturb the books, and are told apart.
 #[test]
 fn some_callers_ignore_control() {
     let text = SINGLE.to_owned()

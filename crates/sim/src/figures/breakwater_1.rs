@@ -3,8 +3,8 @@
 
 use super::chart::{Axis, Chart, Panel};
 use super::claim::{Claim, Unit};
-use super::lab::{Grid, Lab, Runs, goodput};
-use super::testbed::TESTBED;
+use super::lab::{Lab, Runs, Tuned, goodput};
+use super::testbed::{self, TESTBED};
 use super::{Figure, Outcome};
 
 pub(super) const FIGURE: Figure = Figure {
@@ -15,6 +15,7 @@ pub(super) const FIGURE: Figure = Figure {
 };
 
 const CALLERS: [u32; 4] = [10, 100, 1000, 10_000];
+const POLICIES: [&str; 5] = ["tide", "breakwater", "codel", "window", "ideal"];
 
 fn make(lab: &Lab<'_>) -> Outcome {
     let mut notes = Vec::new();
@@ -22,26 +23,24 @@ fn make(lab: &Lab<'_>) -> Outcome {
     let loads =
         if lab.quick { "[0.9,1.2,2.0,4.0]" } else { "[0.5,0.9,1.0,1.1,1.2,1.4,2.0,3.0,4.0]" };
     for callers in CALLERS {
-        let mut common = lab.requests(60_000, 400_000);
-        common.push(format!("callers={callers}"));
         let sets = |policy: &str, load: &str| {
-            let more = [format!("policy=[\"{policy}\"]"), format!("load={load}")];
-            [&common[..], &more].concat()
+            let mut sets = lab.requests(60_000, 400_000);
+            sets.extend([format!("policy=[\"{policy}\"]"), format!("load={load}")]);
+            sets.push(format!("callers={callers}"));
+            sets
         };
-        let codel = Grid::new(&format!("codel, {callers} callers"))
-            .axis("policies.codel.gate.admission.target", &["40us", "80us", "120us"]);
-        let window = Grid::new(&format!("window, {callers} callers"))
-            .axis("policies.window.caller.throttle.increase", &["0.1", "1.0"])
-            .axis("policies.window.caller.throttle.decrease", &["0.5", "0.9"]);
-        for (policy, grid) in [("codel", codel), ("window", window)] {
-            let tuned = lab.tune(TESTBED, &sets(policy, "1.4"), &grid);
+        for policy in POLICIES {
+            let tuned = match policy {
+                "codel" | "window" => testbed::tuned_alone(lab, policy, callers),
+                _ => Tuned::default(),
+            };
             let run =
                 |load: &str| lab.run(TESTBED, &[sets(policy, load), tuned.sets.clone()].concat());
-            by_callers = by_callers.and(run("[1.4,4.0]"));
+            by_callers = by_callers.and(run(if policy == "ideal" { "[1.4]" } else { "[1.4,4.0]" }));
             if callers == 1000 {
                 by_load = by_load.and(run(loads));
             }
-            notes.push(tuned.note);
+            notes.extend(Some(tuned.note).filter(|note| !note.is_empty()));
         }
     }
     Outcome {
@@ -58,6 +57,9 @@ fn claims(by_load: &Runs, by_callers: &Runs) -> Vec<Claim> {
         goodput(by_callers.get(policy, &[("callers", callers), ("load", load)]))
     };
     let share = Unit::Percent;
+    let regret =
+        |callers| testbed::regret(by_callers, 10.0, &[("callers", callers), ("load", 1.4)]);
+    let worst = CALLERS.map(|callers| regret(f64::from(callers))).into_iter().fold(0.0, f64::max);
     vec![
         Claim::at_least("codel holds goodput at 1.2×, of capacity", share, codel(1.2), 0.93),
         Claim::at_most(
@@ -91,16 +93,21 @@ fn claims(by_load: &Runs, by_callers: &Runs) -> Vec<Claim> {
             at("window", 1e4, 1.4),
             0.05,
         ),
+        Claim::at_most(
+            "1.4×, 10 to 10,000 callers: tide below ideal, worst, of capacity",
+            share,
+            worst,
+            0.01,
+        ),
     ]
 }
 
 fn chart(by_load: &Runs, by_callers: &Runs) -> Chart {
     let at_14 = |run: &&crate::Report| super::lab::at(run, "load") == Some(1.4);
     let by_callers = Runs(by_callers.0.iter().filter(at_14).cloned().collect());
-    let lines = |runs: &Runs, path| {
-        ["codel", "window"].map(|policy| runs.line(policy, path, goodput)).to_vec()
-    };
-    let of_capacity = || Axis::linear("goodput ÷ capacity");
+    let lines =
+        |runs: &Runs, path| POLICIES.map(|policy| runs.line(policy, path, goodput)).to_vec();
+    let of_capacity = || Axis::linear("goodput ÷ capacity").up_to(1.0);
     Chart {
         title: FIGURE.title.to_owned(),
         panels: vec![

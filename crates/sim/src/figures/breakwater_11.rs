@@ -1,9 +1,11 @@
-//! Breakwater's Figure 11: how much parameters matter. Target, step up and step down of each system
-//! are set a little wrong in all combinations.
+//! Breakwater's Figure 11: how much parameters matter. Three parameters of each system are set a
+//! little wrong in all combinations.
+
+use tidegate_core::admission::{BreakwaterConfig, DagorConfig, TideConfig};
 
 use super::chart::{Axis, Chart, Line, Panel};
 use super::claim::{Claim, Unit};
-use super::lab::{Lab, Runs};
+use super::lab::{Lab, Runs, Tuned};
 use super::testbed::{self, DAGOR, TESTBED};
 use super::{Figure, Outcome};
 use crate::report::Report;
@@ -16,40 +18,68 @@ pub(super) const FIGURE: Figure = Figure {
 };
 
 /// A system and its three most sensitive parameters: path, and value when it is a little too small,
-/// right, and too large. The middle of each is what it is tuned to at 10 µs and 1,000 callers.
+/// right, and too large. What is right for DAGOR and SEDA is what they are tuned to at 10 µs and 1,000
+/// callers; Breakwater has its paper's values and tide its defaults.
 struct System {
     policy: &'static str,
-    target: (&'static str, [&'static str; 3]),
-    up: (&'static str, [&'static str; 3]),
-    down: (&'static str, [&'static str; 3]),
+    parameters: [(&'static str, [String; 3]); 3],
 }
 
-const SYSTEMS: [System; 4] = [
-    System {
-        policy: "tide",
-        target: ("gate.admission.target", ["0.35", "0.4", "0.45"]),
-        up: ("gate.admission.additive", ["0.0005", "0.001", "0.002"]),
-        down: ("gate.admission.multiplicative", ["0.01", "0.02", "0.04"]),
-    },
-    System {
-        policy: "breakwater",
-        target: ("gate.admission.target", ["70us", "80us", "90us"]),
-        up: ("gate.admission.additive", ["0.0005", "0.001", "0.002"]),
-        down: ("gate.admission.multiplicative", ["0.01", "0.02", "0.04"]),
-    },
-    System {
-        policy: DAGOR,
-        target: ("gate.admission.detector.threshold", ["50us", "60us", "70us"]),
-        up: ("gate.admission.beta", ["0.005", "0.01", "0.02"]),
-        down: ("gate.admission.alpha", ["0.025", "0.05", "0.1"]),
-    },
-    System {
-        policy: "seda",
-        target: ("caller.throttle.target", ["70us", "80us", "90us"]),
-        up: ("caller.throttle.adj_i", ["20.0", "40.0", "80.0"]),
-        down: ("caller.throttle.adj_d", ["1.02", "1.04", "1.08"]),
-    },
-];
+fn systems(tuned: &Tuned) -> [System; 4] {
+    let (tide, paper) = (TideConfig::default(), BreakwaterConfig::default());
+    let dagor = DagorConfig::default();
+    let targets = |middle, unit| around(middle, 0.05, unit);
+    [
+        System {
+            policy: "tide",
+            // With ranks spread evenly credits decide nothing, so it is not the pool's steps that matter.
+            parameters: [
+                ("gate.admission.target", targets(tide.target, "")),
+                ("gate.admission.drop", around(tide.drop, 0.08, "")),
+                ("gate.admission.probe", doubled(tide.probe)),
+            ],
+        },
+        System {
+            policy: "breakwater",
+            parameters: [
+                ("gate.admission.target", targets(0.4, " slo")),
+                ("gate.admission.additive", doubled(paper.additive)),
+                ("gate.admission.multiplicative", doubled(paper.multiplicative)),
+            ],
+        },
+        System {
+            policy: DAGOR,
+            parameters: [
+                ("gate.admission.detector.threshold", targets(tuned.number("threshold"), " slo")),
+                ("gate.admission.beta", doubled(dagor.beta)),
+                ("gate.admission.alpha", doubled(dagor.alpha)),
+            ],
+        },
+        System {
+            policy: "seda",
+            parameters: [
+                ("caller.throttle.target", targets(0.4, " slo")),
+                ("caller.throttle.adj_i", doubled(tuned.number("adj_i"))),
+                // It divides, so what counts is by how much it is above one.
+                (
+                    "caller.throttle.adj_d",
+                    doubled(tuned.number("adj_d") - 1.0).map(|above| format!("1{}", &above[1..])),
+                ),
+            ],
+        },
+    ]
+}
+
+/// A little less, and a little more. 0.05 of the SLO is 10 µs.
+fn around(middle: f64, little: f64, unit: &str) -> [String; 3] {
+    [middle - little, middle, middle + little].map(|value| format!("{value:.3}{unit}"))
+}
+
+/// Half, and twice as much.
+fn doubled(middle: f64) -> [String; 3] {
+    [middle / 2.0, middle, middle * 2.0].map(|value| format!("{value:.5}"))
+}
+
 /// Corners of the 27 combinations and their middle, which is all a quick look needs.
 const CORNERS: [[usize; 3]; 5] = [[1, 1, 1], [0, 0, 2], [2, 2, 0], [2, 0, 0], [0, 2, 2]];
 
@@ -59,11 +89,12 @@ fn make(lab: &Lab<'_>) -> Outcome {
         choices = (0..27).map(|n| [n / 9, n / 3 % 3, n % 3]).collect();
     }
     let tuned = testbed::tuned(lab, 1000, &[]);
+    let systems = systems(&tuned);
     let clouds: Vec<Runs> =
-        SYSTEMS.iter().map(|system| cloud(lab, system, &choices, &tuned.sets)).collect();
+        systems.iter().map(|system| cloud(lab, system, &choices, &tuned.sets)).collect();
     Outcome {
         claims: claims(&clouds),
-        charts: vec![chart(&clouds)],
+        charts: vec![chart(&systems, &clouds)],
         notes: vec![tuned.note],
         ..Outcome::default()
     }
@@ -80,8 +111,7 @@ fn cloud(lab: &Lab<'_>, system: &System, choices: &[[usize; 3]], tuned: &[String
             "load=[1.2]".to_owned(),
             "callers=1000".to_owned(),
         ]);
-        let parameters = [&system.target, &system.up, &system.down];
-        for ((path, values), place) in parameters.into_iter().zip(choice) {
+        for ((path, values), place) in system.parameters.iter().zip(choice) {
             sets.push(format!("policies.{}.{path}={}", system.policy, values[*place]));
         }
         all = all.and(lab.run(TESTBED, &sets));
@@ -131,7 +161,7 @@ fn claims(clouds: &[Runs]) -> Vec<Claim> {
     ]
 }
 
-fn chart(clouds: &[Runs]) -> Chart {
+fn chart(systems: &[System], clouds: &[Runs]) -> Chart {
     let panel = |(system, cloud): (&System, &Runs)| {
         let point = |run: &Report| (throughput(run), run.p99_us);
         Panel {
@@ -143,6 +173,6 @@ fn chart(clouds: &[Runs]) -> Chart {
     };
     Chart {
         title: FIGURE.title.to_owned(),
-        panels: SYSTEMS.iter().zip(clouds).map(panel).collect(),
+        panels: systems.iter().zip(clouds).map(panel).collect(),
     }
 }

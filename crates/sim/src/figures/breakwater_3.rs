@@ -14,25 +14,23 @@ pub(super) const FIGURE: Figure = Figure {
     make,
 };
 
-const POLICIES: [&str; 7] = ["tide", "breakwater", DAGOR, "seda", "codel", "window", "open"];
+const POLICIES: [&str; 8] =
+    ["tide", "breakwater", DAGOR, "seda", "codel", "window", "open", "ideal"];
 
 fn make(lab: &Lab<'_>) -> Outcome {
-    let tuned = testbed::tuned(lab, 1000, &[]);
+    let alone = |policy| testbed::tuned_alone(lab, policy, 1000);
+    let tuned = testbed::tuned(lab, 1000, &[]).and(alone("codel")).and(alone("window"));
     let mut sets = lab.four_seconds(300_000);
     let loads = if lab.quick {
         "[0.5,0.9,1.2,2.0]"
     } else {
         "[0.3,0.5,0.7,0.8,0.9,1.0,1.1,1.2,1.4,1.7,2.0]"
     };
-    sets.extend([
-        format!("policy={POLICIES:?}"),
-        format!("load={loads}"),
-        "callers=1000".to_owned(),
-    ]);
+    let here = [format!("load={loads}"), "callers=1000".to_owned()];
+    sets.push(format!("policy={:?}", &POLICIES[..7]));
+    sets.extend(here.iter().cloned());
     sets.extend(tuned.sets);
-    // A better window than the default for so many callers (breakwater-1).
-    sets.push("policies.window.caller.throttle.increase=0.1".to_owned());
-    let runs = lab.run(TESTBED, &sets);
+    let runs = lab.run(TESTBED, &sets).and(testbed::ideal(lab, TESTBED, &here));
     Outcome {
         claims: claims(&runs),
         charts: vec![chart(&runs)],
@@ -56,6 +54,7 @@ fn claims(runs: &Runs) -> Vec<Claim> {
     let (share, times, micros) = (Unit::Percent, Unit::Times, Unit::Micros);
     let p99 = |run: &Report| run.p99_us;
     let drops = |run: &Report| run.drop_rate;
+    let regret = |load| testbed::regret(runs, 10.0, &[("load", load)]);
     vec![
         Claim::at_least("0.5× and 0.9×: everybody but seda serves, of offered", share, calm, 0.99),
         Claim::at_least("breakwater at 2×, of capacity", share, good("breakwater", 2.0), 0.94)
@@ -102,6 +101,8 @@ fn claims(runs: &Runs) -> Vec<Claim> {
             good("tide", 2.0) / good("breakwater", 2.0),
             0.995,
         ),
+        Claim::at_most("tide below ideal at 1.2×, of capacity", share, regret(1.2), 0.01),
+        Claim::at_most("tide below ideal at 2×, of capacity", share, regret(2.0), 0.01),
         Claim::at_most("tide, worst p99 at 1.2× and 2×", micros, worst("tide", p99), 200.0),
         Claim::at_most("tide, worst drop rate at 1.2× and 2×", share, worst("tide", drops), 0.02),
         Claim::at_least(
@@ -123,7 +124,7 @@ fn chart(runs: &Runs) -> Chart {
     Chart {
         title: FIGURE.title.to_owned(),
         panels: vec![
-            panel("goodput (SLO 200 µs)", Axis::linear("÷ capacity"), lines(goodput)),
+            panel("goodput (SLO 200 µs)", Axis::linear("÷ capacity").up_to(1.0), lines(goodput)),
             panel("99th percentile", Axis::log("µs"), lines(|run| run.p99_us)),
             panel(
                 "dropped at the server",

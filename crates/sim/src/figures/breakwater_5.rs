@@ -18,7 +18,7 @@ const PLAN: Source =
 /// Mean, SLO in microseconds, requests per second.
 const TIMES: [(&str, f64, f64); 3] =
     [("1us", 110.0, 3.62e6), ("10us", 200.0, 8.5e5), ("100us", 1100.0, 9.83e4)];
-const POLICIES: [&str; 4] = ["tide", "breakwater", DAGOR, "seda"];
+const POLICIES: [&str; 5] = ["tide", "breakwater", DAGOR, "seda", "ideal"];
 
 fn make(lab: &Lab<'_>) -> Outcome {
     let (mut outcome, mut panels) = (Outcome::default(), Vec::new());
@@ -32,12 +32,13 @@ fn make(lab: &Lab<'_>) -> Outcome {
         ];
         let bed = Bed { source: PLAN, capacity, callers: 1000, sets: &service, brief: true };
         let tuned = testbed::tuned_for(lab, &bed);
-        let mut sets = lab.requests(100_000, 2_000_000);
-        sets.extend([format!("policy={POLICIES:?}"), "callers=1000".to_owned()]);
+        let mut sets = lab.four_seconds(100_000);
         let loads = if lab.quick { "load=[0.9,2.0]" } else { "load=[0.9,1.2,2.0]" };
-        sets.push(loads.to_owned());
-        sets.extend(service.into_iter().chain(tuned.sets));
-        let runs = lab.run(PLAN, &sets);
+        let mut here = service.to_vec();
+        here.extend([loads.to_owned(), "callers=1000".to_owned()]);
+        sets.push(format!("policy={:?}", &POLICIES[..4]));
+        sets.extend(here.iter().cloned().chain(tuned.sets));
+        let runs = lab.run(PLAN, &sets).and(testbed::ideal(lab, PLAN, &here));
         outcome.claims.extend(claims_of(time, slo_us, &runs));
         panels.push(panel(time, &runs));
         outcome.notes.push(format!("{time}: {}", tuned.note));
@@ -51,6 +52,7 @@ fn claims_of(time: &str, slo_us: f64, runs: &Runs) -> Vec<Claim> {
     let good = |policy| goodput(at(policy, 2.0));
     let say = |what: &str| format!("{time}, 2×: {what}");
     let times = Unit::Times;
+    let regret = testbed::regret(runs, slo_us / 10.0 - 10.0, &[("load", 2.0)]);
     let paper = |gain: &'static str| if time == "100us" { gain } else { "> 1×" };
     vec![
         Claim::at_least(&say("breakwater ÷ dagor"), times, good("breakwater") / good(DAGOR), 1.0)
@@ -58,6 +60,7 @@ fn claims_of(time: &str, slo_us: f64, runs: &Runs) -> Vec<Claim> {
         Claim::at_least(&say("breakwater ÷ seda"), times, good("breakwater") / good("seda"), 1.0)
             .paper(paper("1.175×")),
         Claim::at_least(&say("tide ÷ breakwater"), times, good("tide") / good("breakwater"), 0.995),
+        Claim::at_most(&say("tide below ideal, of capacity"), Unit::Percent, regret, 0.01),
         Claim::at_most(&say("tide, p99, of the SLO"), times, at("tide", 2.0).p99_us / slo_us, 1.0),
     ]
 }
@@ -68,7 +71,7 @@ fn panel(time: &str, runs: &Runs) -> Panel {
     Panel {
         title: format!("{time} mean"),
         x: Axis::linear("demand ÷ capacity"),
-        y: Axis::linear("goodput ÷ capacity"),
+        y: Axis::linear("goodput ÷ capacity").up_to(1.0),
         lines,
     }
 }

@@ -13,7 +13,7 @@ pub(super) const FIGURE: Figure = Figure {
     make,
 };
 
-const POLICIES: [&str; 4] = ["tide", "breakwater", DAGOR, "seda"];
+const POLICIES: [&str; 5] = ["tide", "breakwater", DAGOR, "seda", "ideal"];
 const LOADS: [f64; 2] = [1.2, 2.0];
 
 fn make(lab: &Lab<'_>) -> Outcome {
@@ -23,10 +23,10 @@ fn make(lab: &Lab<'_>) -> Outcome {
     for &callers in all {
         let tuned = testbed::tuned(lab, callers, &[]);
         let mut sets = lab.four_seconds(200_000);
-        sets.extend([format!("policy={POLICIES:?}"), format!("load={LOADS:?}")]);
-        sets.push(format!("callers={callers}"));
-        sets.extend(tuned.sets);
-        runs = runs.and(lab.run(TESTBED, &sets));
+        let here = [format!("load={LOADS:?}"), format!("callers=[{callers}]")];
+        sets.push(format!("policy={:?}", &POLICIES[..4]));
+        sets.extend(here.iter().cloned().chain(tuned.sets));
+        runs = runs.and(lab.run(TESTBED, &sets)).and(testbed::ideal(lab, TESTBED, &here));
         notes.push(tuned.note);
     }
     Outcome { claims: claims(&runs), charts: vec![chart(&runs)], notes, ..Outcome::default() }
@@ -41,6 +41,10 @@ fn claims(runs: &Runs) -> Vec<Claim> {
             .map(|callers| at("tide", callers, load))
             .into_iter()
             .fold(f64::MAX, f64::min)
+    };
+    let regret = |load| {
+        let here = |callers| testbed::regret(runs, 10.0, &[("callers", callers), ("load", load)]);
+        [10.0, 100.0, 1e3, 1e4].map(here).into_iter().fold(f64::MIN, f64::max)
     };
     let dropped = |policy| runs.get(policy, &[("callers", 1e4), ("load", 2.0)]).drop_rate;
     let (share, times) = (Unit::Percent, Unit::Times);
@@ -80,6 +84,8 @@ fn claims(runs: &Runs) -> Vec<Claim> {
             0.97,
         ),
         Claim::at_least("tide at 2×, least over all numbers, of capacity", share, least(2.0), 0.97),
+        Claim::at_most("tide below ideal at 1.2×, worst, of capacity", share, regret(1.2), 0.01),
+        Claim::at_most("tide below ideal at 2×, worst, of capacity", share, regret(2.0), 0.01),
     ]
 }
 
@@ -90,7 +96,7 @@ fn chart(runs: &Runs) -> Chart {
         Panel {
             title: format!("demand {load} × capacity"),
             x: Axis::log("callers"),
-            y: Axis::linear("goodput ÷ capacity"),
+            y: Axis::linear("goodput ÷ capacity").up_to(1.0),
             lines: POLICIES.iter().map(|policy| runs.line(policy, "callers", goodput)).collect(),
         }
     };

@@ -9,7 +9,7 @@ use tidegate_core::Span;
 use super::chart::{Axis, Chart, Line, Panel};
 use super::claim::{Claim, Unit};
 use super::lab::{Lab, Runs, Source};
-use super::testbed::{TESTBED, variant};
+use super::testbed::{self, TESTBED, variant};
 use super::{Figure, Outcome};
 use crate::measure::Row;
 use crate::report::Report;
@@ -27,12 +27,16 @@ const SHIFT: Source = Source {
 };
 const CREDITS: &str = "credits";
 const GUESSED: &str = "and demand guessed";
-const POLICIES: [(&str, &str); 4] = [
+/// Its parts, and beside them, where demand is steady, tide and the best there could be.
+const POLICIES: [(&str, &str); 6] = [
     ("breakwater", "and refusals by delay"),
     ("guessed", GUESSED),
     ("credits", CREDITS),
     ("open", "no control"),
+    ("tide", "tide"),
+    ("ideal", "ideal"),
 ];
+const PARTS: usize = 4;
 /// An hour of delay is never seen: no refusals.
 const NEVER: (&str, &str) = ("drop", "3600s");
 
@@ -42,11 +46,13 @@ fn make(lab: &Lab<'_>) -> Outcome {
     parts.extend(variant("guessed", &[NEVER], &[]));
     let told = [NEVER, ("demand", "synchronise")];
     parts.extend(variant("credits", &told, &[("synchronise", "true")]));
-    parts.push(format!("policy={:?}", POLICIES.map(|(policy, _)| policy)));
+    let names = POLICIES.map(|(policy, _)| policy);
     let mut sets = lab.four_seconds(60_000);
-    sets.push(format!("load={loads}"));
+    sets.extend([format!("load={loads}"), format!("policy={:?}", &names[..5])]);
     sets.extend(parts.iter().cloned());
-    let runs = lab.run(TESTBED, &sets);
+    let here = [format!("load={loads}"), "callers=1000".to_owned()];
+    let runs = lab.run(TESTBED, &sets).and(testbed::ideal(lab, TESTBED, &here));
+    parts.push(format!("policy={:?}", &names[..PARTS]));
     let step = [
         "duration=80ms".to_owned(),
         "warmup=20ms".to_owned(),
@@ -114,6 +120,12 @@ fn claims(runs: &Runs, steps: &Runs) -> Vec<Claim> {
             0.98,
         )
         .paper("as high"),
+        Claim::at_most(
+            "tide below ideal at 2×, goodput, of capacity",
+            Unit::Percent,
+            testbed::regret(runs, 10.0, &[("load", 2.0)]),
+            0.01,
+        ),
     ]
 }
 
@@ -140,13 +152,13 @@ fn chart(runs: &Runs, steps: &Runs) -> Chart {
     Chart {
         title: FIGURE.title.to_owned(),
         panels: vec![
-            panel("throughput", demand, Axis::linear("÷ capacity"), lines(throughput)),
+            panel("throughput", demand, Axis::linear("÷ capacity").up_to(1.0), lines(throughput)),
             panel("99th percentile", demand, Axis::log("µs"), lines(p99)),
             panel(
                 "p99 while demand steps from 0.5 to 2",
                 "ms",
                 Axis::log("µs"),
-                POLICIES.map(over_time).to_vec(),
+                POLICIES[..PARTS].iter().copied().map(over_time).collect(),
             ),
         ],
     }

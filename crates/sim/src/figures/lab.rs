@@ -167,6 +167,31 @@ pub struct Tuned {
     pub note: String,
 }
 
+impl Tuned {
+    /// The number that was chosen for the value called `key`, without its unit.
+    ///
+    /// # Panics
+    ///
+    /// If there was no such choice: figures ask for what they tuned.
+    pub fn number(&self, key: &str) -> f64 {
+        let value = |set: &String| {
+            let (path, value) = set.split_once('=')?;
+            let number = value.split_whitespace().next()?;
+            (path.rsplit('.').next() == Some(key)).then(|| number.parse().ok())?
+        };
+        self.sets.iter().find_map(value).unwrap_or_else(|| panic!("no {key} in {:?}", self.sets))
+    }
+
+    /// Both.
+    #[must_use]
+    pub fn and(mut self, more: Self) -> Self {
+        self.sets.extend(more.sets);
+        let notes = [self.note, more.note];
+        let notes: Vec<String> = notes.into_iter().filter(|note| !note.is_empty()).collect();
+        Self { sets: self.sets, note: notes.join("; ") }
+    }
+}
+
 /// What came of a grid of runs.
 #[derive(Clone, Debug, Default)]
 pub struct Runs(pub Vec<Report>);
@@ -260,6 +285,7 @@ mod tests {
         let tuned = lab.tune(TINY, &[], &grid);
         assert_eq!(tuned.sets, ["slo=50ms", "callers=2"]);
         assert_eq!(tuned.note, "slo: slo 50ms (of 2ms, 50ms, 3ms), callers 2 (of 2)");
+        assert_eq!(tuned.number("callers"), 2.0);
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! What the figures on Breakwater's testbed share: the plan, and the tuning of the baselines.
 //!
 //! The paper tunes every baseline for the most goodput, per workload, and SEDA also per number of
-//! callers (§5.1). So do we, over the grids below, at 1.2 and 2 times the capacity. Breakwater has
-//! the paper's parameters and tide its defaults, everywhere.
+//! callers (§5.1). So do we, over the grids below, at 1.2 and 2 times the capacity, in runs as long as
+//! those that are shown: two seconds to warm up, two measured. Quick figures tune with 50,000 or
+//! 100,000 requests each. Breakwater has the paper's parameters and tide its defaults, everywhere.
 
-use super::lab::{Grid, Lab, Source, Tuned};
+use super::lab::{Grid, Lab, Runs, Source, Tuned, fair_goodput};
 
 pub(super) const TESTBED: Source = Source {
     name: "breakwater-testbed",
@@ -38,7 +39,7 @@ pub(super) fn tuned(lab: &Lab<'_>, callers: u32, sets: &[String]) -> Tuned {
 pub(super) fn tuned_for(lab: &Lab<'_>, bed: &Bed<'_>) -> Tuned {
     let Bed { source, capacity, callers, sets, brief } = bed;
     let brief = *brief && lab.quick;
-    let mut common = lab.requests(if brief { 50_000 } else { 100_000 }, 400_000);
+    let mut common = lab.four_seconds(if brief { 50_000 } else { 100_000 });
     common.extend(sets.iter().cloned());
     let loads = if brief { "load=[2.0]" } else { "load=[1.2,2.0]" };
     common.extend([loads.to_owned(), format!("callers={callers}")]);
@@ -68,9 +69,39 @@ pub(super) fn tuned_for(lab: &Lab<'_>, bed: &Bed<'_>) -> Tuned {
         .axis(&throttle("adj_i"), steps)
         .axis(&throttle("adj_d"), downs);
     let seda = lab.tune(*source, &with("seda", start.clone()), &grid);
-    let sets = [dagor.sets, start, seda.sets].concat();
-    Tuned { sets, note: format!("{}; {}", dagor.note, seda.note) }
+    dagor.and(Tuned { sets: start, note: String::new() }).and(seda)
 }
+
+/// The best target of CoDel or steps of the window, at 1.4 times the capacity of the testbed.
+pub(super) fn tuned_alone(lab: &Lab<'_>, policy: &str, callers: u32) -> Tuned {
+    let grid = Grid::new(&format!("{policy}, {callers} callers"));
+    let grid = if policy == "codel" {
+        grid.axis("policies.codel.gate.admission.target", &["40us", "80us", "120us"])
+    } else {
+        grid.axis("policies.window.caller.throttle.increase", &["0.1", "1.0"])
+            .axis("policies.window.caller.throttle.decrease", &["0.5", "0.9"])
+    };
+    let mut sets = lab.requests(60_000, 400_000);
+    sets.extend([format!("policy={policy}"), "load=1.4".to_owned(), format!("callers={callers}")]);
+    lab.tune(TESTBED, &sets, &grid)
+}
+
+/// `ideal` with these values: the best of all windows, in 40,000 requests or, in full, 400,000.
+pub(super) fn ideal(lab: &Lab<'_>, source: Source, sets: &[String]) -> Runs {
+    let mut all = sets.to_vec();
+    all.extend(lab.requests(40_000, 400_000));
+    all.push("policy=[\"ideal\"]".to_owned());
+    lab.run(source, &all)
+}
+
+/// By how much tide is below ideal, of capacity, for a service of so many microseconds.
+pub(super) fn regret(runs: &Runs, mean_us: f64, values: &[(&str, f64)]) -> f64 {
+    let fair = |policy| fair_goodput(runs.get(policy, values), mean_us, MESSAGES_US);
+    fair("ideal") - fair("tide")
+}
+
+/// What receiving and answering a request takes of a core.
+const MESSAGES_US: f64 = 1.76;
 
 /// SEDA's callers begin near their fair share. From the 2 to 4 requests per second of its code they
 /// all overshoot at once and take seconds to come back, which says nothing about its steady state.

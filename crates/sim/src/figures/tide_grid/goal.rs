@@ -4,7 +4,7 @@ use super::super::claim::{Claim, Unit};
 
 /// One bound for many points.
 pub(super) struct Goal {
-    what: &'static str,
+    what: String,
     unit: Unit,
     bound: Bound,
     points: Vec<(String, f64)>,
@@ -19,13 +19,17 @@ enum Bound {
 
 impl Goal {
     /// Every point must be `bound` or more.
-    pub(super) fn at_least(what: &'static str, unit: Unit, bound: f64) -> Self {
-        Self { what, unit, bound: Bound::AtLeast(bound), points: Vec::new(), open: false }
+    pub(super) fn at_least(what: impl Into<String>, unit: Unit, bound: f64) -> Self {
+        Self::new(what.into(), unit, Bound::AtLeast(bound))
     }
 
     /// Every point must be `bound` or less.
-    pub(super) fn at_most(what: &'static str, unit: Unit, bound: f64) -> Self {
-        Self { what, unit, bound: Bound::AtMost(bound), points: Vec::new(), open: false }
+    pub(super) fn at_most(what: impl Into<String>, unit: Unit, bound: f64) -> Self {
+        Self::new(what.into(), unit, Bound::AtMost(bound))
+    }
+
+    fn new(what: String, unit: Unit, bound: Bound) -> Self {
+        Self { what, unit, bound, points: Vec::new(), open: false }
     }
 
     /// Not reached in every point yet (see [`Claim::open`]).
