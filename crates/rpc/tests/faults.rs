@@ -5,7 +5,7 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -223,8 +223,54 @@ fn a_slow_reader_costs_a_bounded_amount_of_memory() {
 
 fn serves_anything(server: &Server) {
     let mut raw = Raw::connect(server.address());
-    raw.send(b"x");
+    raw.send(b"");
     assert!(matches!(raw.get(), Got::Answer(..)));
+}
+
+/// The server has closed its side too.
+fn is_closed(mut stream: &TcpStream) {
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("can be set");
+    assert_eq!(stream.read(&mut [0; 64]).expect("an end, not silence"), 0);
+}
+
+/// The end of a connection is one event with the data before it, if nobody read meanwhile: it is seen
+/// all the same.
+#[test]
+fn an_end_that_comes_with_data_is_seen() {
+    let (enter, entered) = mpsc::channel();
+    let (leave, left) = mpsc::channel::<()>();
+    let left = Mutex::new(left);
+    let handler = blocking(move |request: Request| {
+        enter.send(()).expect("the test listens");
+        left.lock().expect("no panic").recv().expect("the test lets go");
+        Ok(request.payload)
+    });
+    let server = Server::builder().gate(open(1)).bind("127.0.0.1:0", handler).expect("binds");
+    let goes = TcpStream::connect(server.address()).expect("listens");
+    let mut busy = Raw::connect(server.address());
+    until("both are accepted", || server.counts().connections == 2);
+    busy.send(b"x");
+    entered.recv().expect("runs");
+    // The only worker is busy.
+    let mut bytes = Vec::new();
+    wire::write_goodbye(&mut bytes, Goodbye::Leaving);
+    (&goes).write_all(&bytes).expect("is kept");
+    goes.shutdown(Shutdown::Write).expect("connected");
+    leave.send(()).expect("runs");
+    is_closed(&goes);
+}
+
+/// A peer that has said goodbye is not waited for once nothing of it is open.
+#[test]
+fn a_connection_ends_after_its_goodbye() {
+    let server = echo();
+    let mut raw = Raw::connect(server.address());
+    let call = raw.send(b"last");
+    let mut bytes = Vec::new();
+    wire::write_goodbye(&mut bytes, Goodbye::Leaving);
+    raw.write(&bytes);
+    assert_eq!(raw.get(), Got::Answer(call, b"last".to_vec()));
+    assert_eq!(raw.get(), Got::End);
 }
 
 #[test]
@@ -245,9 +291,10 @@ fn a_storm_of_connections_leaves_others_served() {
         .collect();
     let call = steady.send(b"during");
     assert_eq!(steady.get(), Got::Answer(call, b"during".to_vec()));
-    drop(storm);
+    storm.iter().for_each(|stream| stream.shutdown(Shutdown::Write).expect("connected"));
     let call = steady.send(b"after");
     assert_eq!(steady.get(), Got::Answer(call, b"after".to_vec()));
+    storm.iter().for_each(is_closed);
     // The rest of the storm may still wait to be accepted.
     until("all have been accepted", || server.counts().connections == 601);
 }

@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -302,6 +303,33 @@ fn stopping_finishes_what_was_let_in() {
     stopping.join().expect("stops");
 }
 
+/// What was sent before the goodbye came is ended, if only by a refusal. A peer that takes longer than
+/// the server waits for it is told nothing, so this may need another try on a machine that is busy.
+#[test]
+fn what_crosses_the_goodbye_is_ended() {
+    let refused = || {
+        let server = Server::builder()
+            .gate(open(1))
+            .bind("127.0.0.1:0", blocking(|request| Ok(request.payload)))
+            .expect("binds");
+        let mut raw = Raw::connect(server.address());
+        let call = raw.send(b"before");
+        assert_eq!(raw.get(), Got::Answer(call, b"before".to_vec()));
+        let stopping = std::thread::spawn(move || server.stop(LONG));
+        // Said while the server has nothing to do; as if we had not heard it yet:
+        assert_eq!(raw.get(), Got::Goodbye(Goodbye::Leaving));
+        let mut bytes = Vec::new();
+        let call = raw.frame(&mut bytes, &Context::default(), 0, b"crossed");
+        let _ = raw.stream.write_all(&bytes);
+        let got = raw.get();
+        // Our end is enough for it to be over.
+        raw.hang_up();
+        stopping.join().expect("stops");
+        matches!(got, Got::Refusal(c, r) if c == call && r.reason == Reason::Draining)
+    };
+    assert!((0..10).any(|_| refused()));
+}
+
 /// When the grace is over, what waits is refused and what runs as a task is failed: all are told.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_without_grace_tells_everybody() {
@@ -387,6 +415,38 @@ fn what_came_meanwhile_is_read_before_the_next_handler_runs() {
     }
     let seen = seen.lock().expect("no panic").clone();
     assert_eq!(seen, [0, 5, 4, 3, 2, 1, 0], "waiting as each handler starts");
+}
+
+/// However many slots there are: no more handlers run to completion at once than there are workers,
+/// what is beyond waits in the gate, and somebody reads.
+#[test]
+fn workers_bound_what_runs_to_completion_and_sockets_are_read() {
+    for workers in [1, 2] {
+        let (enter, entered) = mpsc::channel();
+        let (leave, left) = mpsc::channel::<()>();
+        let left = Mutex::new(left);
+        let handler = blocking(move |request: Request| {
+            enter.send(()).expect("the test listens");
+            left.lock().expect("no panic").recv().expect("the test lets go");
+            Ok(request.payload)
+        });
+        let server = Server::builder().gate(open(16)).workers(workers);
+        let server = server.bind("127.0.0.1:0", handler).expect("binds");
+        let gate = server.gate();
+        let mut raw = Raw::connect(server.address());
+        let mut bytes = Vec::new();
+        (0..5).for_each(|_| drop(raw.frame(&mut bytes, &Context::default(), 0, b"x")));
+        raw.write(&bytes);
+        (0..workers).for_each(|_| entered.recv().expect("runs"));
+        let state = || gate.read(|gate| (gate.running() as usize, gate.waiting()));
+        until("the rest waits", || state() == (workers, 5 - workers));
+        if workers > 1 {
+            raw.send(b"y");
+            until("it is read", || state() == (workers, 6 - workers));
+        }
+        (0..6).for_each(|_| leave.send(()).expect("the handler waits"));
+        (0..5).for_each(|_| assert!(matches!(raw.get(), Got::Answer(..))));
+    }
 }
 
 /// With several servers calls go to one that lives.

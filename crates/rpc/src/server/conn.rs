@@ -119,6 +119,11 @@ impl State {
         self.written == self.out.len()
     }
 
+    /// Whether the peer waits for nothing.
+    pub(super) fn is_idle(&self) -> bool {
+        self.open == 0 && self.is_clean()
+    }
+
     /// Requests of this connection that have not ended.
     pub(super) fn open(&self) -> usize {
         self.open

@@ -24,6 +24,10 @@ pub(super) struct Core {
     table: Vec<Entry>,
     /// What may start, until a worker takes it.
     ready: VecDeque<(RequestId, bool)>,
+    /// Handlers that are being called or are about to be, and most that may: what waits for a worker
+    /// does so in the gate, where it counts, however many slots there are.
+    calling: u32,
+    workers: u32,
     /// Connections of callers, for what is told them unasked.
     callers: HashMap<CallerId, Vec<Arc<Conn>>>,
     /// Bytes of payload that wait, and most that may.
@@ -93,11 +97,13 @@ pub(super) struct Claim {
 pub(super) type Dirty = Vec<Arc<Conn>>;
 
 impl Core {
-    pub(super) fn new(gate: Gate, most_held: usize, strikes: u32) -> Self {
+    pub(super) fn new(gate: Gate, workers: u32, most_held: usize, strikes: u32) -> Self {
         Self {
             gate,
             table: Vec::new(),
             ready: VecDeque::new(),
+            calling: 0,
+            workers,
             callers: HashMap::new(),
             held: 0,
             most_held,
@@ -159,9 +165,9 @@ impl Core {
         true
     }
 
-    /// Starts what can start.
+    /// Starts what can start, as far as there are workers for it.
     pub(super) fn dispatch(&mut self, now: Instant, dirty: &mut Dirty) {
-        self.gate.dispatch(now);
+        self.gate.dispatch_at_most(now, self.workers - self.calling);
         self.drain(now, dirty);
     }
 
@@ -179,6 +185,17 @@ impl Core {
 
     pub(super) fn has_jobs(&self) -> bool {
         !self.ready.is_empty()
+    }
+
+    /// Whether a dispatch would start something.
+    pub(super) fn can_start(&self) -> bool {
+        let gate = &self.gate;
+        gate.backlog().waiting() > 0 && gate.running() < gate.slots() && self.calling < self.workers
+    }
+
+    /// A handler has been called, and its worker is free.
+    pub(super) fn called(&mut self) {
+        self.calling -= 1;
     }
 
     /// A request that ran as a task can be stopped by this.
@@ -219,7 +236,9 @@ impl Core {
                 if let Entry::Waiting(waiting) = std::mem::replace(entry, Entry::Free) {
                     self.held -= waiting.payload.len();
                 }
+                let ready = self.ready.len();
                 self.ready.retain(|(ready, _)| *ready != id);
+                self.calling -= u32::from(self.ready.len() < ready);
                 self.counts.cancelled += 1;
                 self.gate.cancel(now, id);
                 None
@@ -252,6 +271,7 @@ impl Core {
     /// finish is over.
     pub(super) fn give_up(&mut self, now: Instant, dirty: &mut Dirty) -> Vec<AbortHandle> {
         let mut tasks = Vec::new();
+        self.calling -= self.ready.len() as u32;
         self.ready.clear();
         for place in 0..self.table.len() {
             match &mut self.table[place] {
@@ -302,7 +322,10 @@ impl Core {
     fn drain(&mut self, now: Instant, dirty: &mut Dirty) {
         while let Some(action) = self.gate.poll() {
             match action {
-                Action::Start { id, degraded } => self.ready.push_back((id, degraded)),
+                Action::Start { id, degraded } => {
+                    self.calling += 1;
+                    self.ready.push_back((id, degraded));
+                }
                 Action::Refuse { id, rejection } => {
                     let entry = std::mem::replace(&mut self.table[id.index()], Entry::Free);
                     let Entry::Waiting(waiting) = entry else {

@@ -36,7 +36,10 @@ use reader::{Reader, Settings};
 /// use tidegate_rpc::{Server, blocking};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let gate = GateConfig::from_toml("admission = { policy = 'tide', objective = '1ms' }")?;
+/// // As many slots as workers, of which there is one.
+/// let gate = GateConfig::from_toml(
+///     "admission = { policy = 'tide', objective = '1ms' }\nslots = { slots = 'fixed', count = 1 }",
+/// )?;
 /// let server = Server::builder()
 ///     .gate(gate)
 ///     .bind("127.0.0.1:0", blocking(|request| Ok(request.payload)))?;
@@ -63,7 +66,8 @@ pub struct ServerBuilder {
 }
 
 impl ServerBuilder {
-    /// The gate before the handler. Default: `tide` with as many slots as there are workers.
+    /// The gate before the handler. Its slots bound what runs as a task; what runs to completion is
+    /// bounded by the workers too. Default: `tide` with as many slots as there are workers.
     pub fn gate(mut self, config: GateConfig) -> Self {
         self.gate = Some(config);
         self
@@ -151,8 +155,9 @@ impl ServerBuilder {
         let listener = listen(address, self.backlog)?;
         let address = listener.local_addr()?;
         let now = self.clock.now();
+        let workers = u32::try_from(self.workers).unwrap_or(u32::MAX);
         let config = self.gate.unwrap_or_else(|| GateConfig {
-            slots: SlotsConfig::fixed(u32::try_from(self.workers).unwrap_or(u32::MAX)),
+            slots: SlotsConfig::fixed(workers),
             ..GateConfig::default()
         });
         let gate = Gate::new(&config, now, self.seed.unwrap_or_else(random_seed))?;
@@ -171,7 +176,7 @@ impl ServerBuilder {
             clock: self.clock,
             handler: Box::new(handler),
             runtime: Handle::try_current().ok(),
-            core: Mutex::new(Core::new(gate, self.held, self.strikes)),
+            core: Mutex::new(Core::new(gate, workers, self.held, self.strikes)),
             reader: Mutex::new(reader),
             bell: Condvar::new(),
             waker,

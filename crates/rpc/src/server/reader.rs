@@ -36,6 +36,10 @@ const SWEEP: Span = Span::from_millis(500);
 /// Connections that are asked for their round trips each time.
 const ASKED: usize = 16;
 
+/// How long a connection has to be silent after our goodbye before it is closed, if its peer does not
+/// do so itself: what it sent before it heard us has come by then, from anywhere on earth.
+const LINGER: Span = Span::from_secs(1);
+
 /// How often those that are not read are looked at.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -87,6 +91,8 @@ pub(super) struct Reader {
     buffer: Vec<u8>,
     settings: Settings,
     swept: Instant,
+    /// When we said it.
+    goodbye: Instant,
     names: Names,
 }
 
@@ -102,6 +108,10 @@ struct Half {
     listed: Option<Instant>,
     /// Whether it is on the list of those that are not to be read.
     parked: bool,
+    /// Whether the peer has closed its side: there is no event any more, so it is read to the end.
+    ending: bool,
+    /// Whether the peer has said goodbye.
+    left: bool,
     heard: Instant,
 }
 
@@ -127,6 +137,7 @@ impl Reader {
             buffer: vec![0; stamp::READ],
             settings,
             swept: now,
+            goodbye: now,
             names: Names::process(),
         })
     }
@@ -169,7 +180,8 @@ impl Reader {
     }
 
     /// Accepts nothing any more, and tells everybody.
-    pub(super) fn say_goodbye(&mut self) {
+    pub(super) fn say_goodbye(&mut self, now: Instant) {
+        self.goodbye = now;
         if let Some(mut listener) = self.listener.take() {
             let _ = self.poll.registry().deregister(&mut listener);
             self.accepting = false;
@@ -178,6 +190,17 @@ impl Reader {
             half.conn.lock().write(|out| wire::write_goodbye(out, Goodbye::Leaving));
             half.conn.flush();
         }
+    }
+
+    /// Closes connections on which nothing is open or comes any more. Whether all are closed.
+    pub(super) fn part(&self, now: Instant) -> bool {
+        self.conns.iter().flatten().fold(true, |parted, half| {
+            let silent = now.since(half.heard.max(self.goodbye)) >= LINGER;
+            if silent && half.conn.lock().is_idle() {
+                half.conn.end();
+            }
+            parted && half.conn.is_gone()
+        })
     }
 
     /// Whether everything has been written that can be.
@@ -211,6 +234,7 @@ impl Reader {
             if event.is_writable() && !half.conn.lock().is_clean() {
                 half.conn.flush();
             }
+            half.ending |= event.is_read_closed();
             if wants_reading(event) && half.listed.is_none() && !half.parked {
                 half.listed = Some(now);
                 self.unread.push_back(token);
@@ -279,6 +303,8 @@ impl Reader {
             call: None,
             listed: None,
             parked: false,
+            ending: false,
+            left: false,
             heard: now,
         })
     }
@@ -305,8 +331,9 @@ impl Reader {
             Err(error) if error.kind() == ErrorKind::Interrupted => (0, None),
             Err(_) => return self.lose(token, inputs),
         };
-        // A read that did not fill the buffer has emptied the socket; what comes then is an event.
-        if count == self.buffer.len() || count == 0 {
+        // A read that did not fill the buffer has emptied the socket; what comes then is an event,
+        // unless that was the end and came with the event that brought us here.
+        if count == self.buffer.len() || count == 0 || half.ending {
             half.listed = Some(now);
             self.unread.push_back(token);
         }
@@ -357,7 +384,8 @@ impl Reader {
         asked.filter_map(|half| stamp::round_trip(&half.conn.stream)).min()
     }
 
-    /// Ends connections that have been silent, or have not taken their answers, for too long.
+    /// Ends connections that have been silent, or have not taken their answers, for too long, and those
+    /// whose peers have said goodbye and wait for nothing.
     fn sweep(&mut self, now: Instant, inputs: &mut Vec<Input>) {
         self.swept = now;
         inputs.extend(self.round_trip(now).map(Input::RoundTrip));
@@ -369,10 +397,12 @@ impl Reader {
             let mut state = half.conn.lock();
             let silent = now.since(half.heard);
             let waits_for_us = state.open() > 0 && state.is_clean();
-            if half.conn.is_gone() || silent > self.settings.idle && !waits_for_us {
-                if !half.conn.is_gone() {
-                    state.write(|out| wire::write_goodbye(out, Goodbye::Idle));
-                }
+            // What was read in this pass has not begun yet.
+            let over = half.left && silent >= SWEEP && state.is_idle();
+            if half.conn.is_gone() || over {
+                lost.push(token);
+            } else if silent > self.settings.idle && !waits_for_us {
+                state.write(|out| wire::write_goodbye(out, Goodbye::Idle));
                 lost.push(token);
             } else if silent >= SWEEP {
                 state.rest();
@@ -450,6 +480,7 @@ impl Half {
             Some(Kind::Goodbye) => {
                 inputs.push(Input::Gone(self.caller, Arc::clone(&self.conn)));
                 self.caller = CallerId::UNKNOWN;
+                self.left = true;
             }
             // What only servers send, and what a later version may: nothing to us.
             Some(Kind::Answer | Kind::Refusal | Kind::Failure | Kind::Feedback) | None => {}

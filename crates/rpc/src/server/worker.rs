@@ -29,8 +29,12 @@ use crate::wire::{self, Failure};
 
 /// How long handlers run before sockets are read again.
 const SLICE: Span = Span::from_micros(50);
-/// Longest wait for an event: sweeps and the end of a grace period are due now and then.
+/// Longest wait for an event: sweeps are due now and then.
 const LONGEST_WAIT: Duration = Duration::from_millis(250);
+/// The same while the server stops: peers are parted with, and the grace ends.
+const LONGEST_LAST_WAIT: Duration = Duration::from_millis(10);
+/// How long answers may take to be written after the grace.
+const LAST_WRITES: Span = Span::from_secs(1);
 
 /// Runs until the server has stopped.
 pub(super) fn work(shared: &Arc<Shared>) {
@@ -74,11 +78,12 @@ fn next(shared: &Arc<Shared>, inputs: &mut Vec<Input>, dirty: &mut Dirty) -> Opt
 
 /// How long to wait for sockets: not at all while there is work.
 fn wait(shared: &Shared, core: &Core) -> Duration {
-    if core.has_jobs() || core.gate.waiting() > 0 && core.gate.running() < core.gate.slots() {
+    if core.has_jobs() || core.can_start() {
         return Duration::ZERO;
     }
+    let longest = if shared.stage() == Stage::Serving { LONGEST_WAIT } else { LONGEST_LAST_WAIT };
     let wakeup = core.gate.next_wakeup();
-    wakeup.map_or(LONGEST_WAIT, |at| Duration::from(at.since(shared.clock.now())).min(LONGEST_WAIT))
+    wakeup.map_or(longest, |at| Duration::from(at.since(shared.clock.now())).min(longest))
 }
 
 /// One pass over the sockets and one step of the gate; then the lead is free for another thread.
@@ -137,19 +142,24 @@ fn close_down(
         Stage::Serving | Stage::Over => return,
         Stage::Asked => {
             core.gate.drain();
-            reader.say_goodbye();
+            reader.say_goodbye(now);
             shared.enter(Stage::Draining);
         }
         Stage::Draining => {}
     }
-    if now >= shared.grace_ends() {
+    let late = now >= shared.grace_ends();
+    if late {
         tasks.extend(core.give_up(now, dirty));
         flush(dirty);
     }
     let empty = core.gate.running() == 0 && core.gate.waiting() == 0 && !core.has_jobs();
-    // Who does not take the last answers in time loses them.
-    let patient = now < shared.grace_ends() + Span::from_secs(1);
-    if empty && (reader.is_clean() || !patient) {
+    // What peers sent before they heard the goodbye is read and refused, unless time is up. Who does
+    // not take the last answers in time loses them.
+    let over = match late {
+        false => reader.part(now),
+        true => reader.is_clean() || now >= shared.grace_ends() + LAST_WRITES,
+    };
+    if empty && over {
         reader.close();
         shared.enter(Stage::Over);
     }
@@ -181,6 +191,7 @@ fn run(shared: &Arc<Shared>, first: Job, dirty: &mut Dirty) {
                 core
             }
         };
+        core.called();
         if now.since(begun) >= SLICE && !core.led {
             return;
         }
