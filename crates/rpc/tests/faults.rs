@@ -235,6 +235,46 @@ fn a_slow_reader_costs_a_bounded_amount_of_memory() {
     assert!(answered > 1 && refused > 1, "{answered} answered, {refused} refused");
 }
 
+/// Who has as much open as it may is read again when something has ended.
+#[test]
+fn who_has_too_much_open_is_read_again() {
+    let server = Server::builder()
+        .gate(open(1))
+        .open(2)
+        .bind("127.0.0.1:0", blocking(|request| Ok(request.payload)))
+        .expect("binds");
+    let mut raw = Raw::connect(server.address());
+    let mut bytes = Vec::new();
+    for _ in 0..200 {
+        // Padded, so that they do not all fit into one read.
+        raw.frame(&mut bytes, &Context::default(), 0, &[0; 1000]);
+    }
+    raw.write(&bytes);
+    for call in 1..=200 {
+        assert_eq!(raw.get(), Got::Answer(call, vec![0; 1000]));
+    }
+}
+
+/// The beginnings of frames count among what is kept, and whoever exceeds the bound goes.
+#[test]
+fn beginnings_of_frames_are_bounded() {
+    let server = Server::builder()
+        .gate(open(1))
+        .held(10_000)
+        .bind("127.0.0.1:0", blocking(|request| Ok(request.payload)))
+        .expect("binds");
+    let mut raw = Raw::connect(server.address());
+    let mut bytes = Vec::new();
+    raw.frame(&mut bytes, &Context::default(), 0, &[0; 100_000]);
+    let _ = raw.stream.write_all(&bytes[..50_000]);
+    // Its goodbye may be lost with the connection, for what nobody read.
+    match raw.get() {
+        Got::Goodbye(why) => assert_eq!((why, raw.get()), (Goodbye::Violation, Got::End)),
+        other => assert_eq!(other, Got::End),
+    }
+    serves(&server);
+}
+
 fn serves_anything(server: &Server) {
     let mut raw = Raw::connect(server.address());
     raw.send(b"");
