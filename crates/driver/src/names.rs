@@ -11,8 +11,8 @@ pub struct Names {
 }
 
 impl Names {
-    /// Longest name of a workflow, caller or gate, in bytes. Longer ones are not written, and
-    /// malformed when read.
+    /// Longest name of a workflow, caller or gate, in bytes. Longer ones are not written, and none
+    /// when read.
     pub const LONGEST: usize = 64;
 
     /// The table that everything in this process shares, so that a workflow has one number whichever

@@ -18,7 +18,7 @@
 //! assert_eq!(client.call(1, "hello").await?, "hello");
 //! assert!(matches!(client.call(2, "").await, Err(CallError::Failed(f)) if f.code == 404));
 //! client.close().await;
-//! server.stop(std::time::Duration::from_secs(1));
+//! server.close(std::time::Duration::from_secs(1)).await;
 //! # Ok(()) }
 //! ```
 

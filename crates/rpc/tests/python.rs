@@ -55,7 +55,9 @@ fn it_is_served_refused_and_failed() {
         }
     });
     // An objective so long that a busy machine does not count as overload.
-    let gate = GateConfig::from_toml("admission = { policy = 'tide', objective = '100s' }");
+    let gate = GateConfig::from_toml(
+        "admission = { policy = 'tide', objective = '100s' }\nslots = { slots = 'fixed', count = 1 }",
+    );
     let server = Server::builder().gate(gate.expect("valid")).bind("127.0.0.1:0", handler);
     let server = server.expect("binds");
     let address = server.address().to_string();

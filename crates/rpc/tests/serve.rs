@@ -1,4 +1,4 @@
-//! Server and client over real sockets: answers, refusals, failures, cancellation, contexts, the end.
+//! Server and client over real sockets: answers, refusals, failures, cancellation, credits.
 
 #![allow(clippy::disallowed_methods, reason = "tests of a driver wait for real sockets")]
 
@@ -9,21 +9,14 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use bytes::Bytes;
-use common::{Got, Raw, open, until};
+use common::{Got, Raw, open, patient, until};
 use tidegate_core::caller::CallerConfig;
-use tidegate_core::gate::{CalleeId, GateConfig};
-use tidegate_core::{Context, Criticality, Feedback, Rank, Reason, Sheds, Workflow};
-use tidegate_rpc::wire::Goodbye;
-use tidegate_rpc::{CallError, Client, Failure, Request, Server, Upstream, asynchronous, blocking};
+use tidegate_core::gate::GateConfig;
+use tidegate_core::{Context, Rank, Reason};
+use tidegate_rpc::wire::{self, Goodbye};
+use tidegate_rpc::{CallError, Client, Failure, Limits, Request, Server, asynchronous, blocking};
 
 const LONG: Duration = Duration::from_secs(60);
-
-/// Credits as usual, with an objective so long that a busy machine does not count as overload.
-fn patient() -> GateConfig {
-    let text = "admission = { policy = 'tide', objective = '100s' }\n\
-                slots = { slots = 'fixed', count = 1 }";
-    GateConfig::from_toml(text).expect("valid")
-}
 
 fn client(server: &Server) -> Client {
     Client::builder().endpoint(server.address()).build().expect("valid")
@@ -148,6 +141,69 @@ async fn refusals_failures_and_panics_are_told_apart() {
     assert_eq!(server.counts().panics, 1);
 }
 
+/// An answer that its caller could not read fails its own call and no other; so does a message.
+#[tokio::test]
+async fn an_answer_that_is_too_large_fails_its_call_alone() {
+    let handler = blocking(|request: Request| match request.method {
+        1 => Ok(Bytes::from(vec![0; 4097])),
+        2 => Err(Failure::new(7, "é".repeat(4096))),
+        _ => Ok(Bytes::from(vec![0; 4096])),
+    });
+    let limits = Limits { payload: 4096, ..Limits::default() };
+    let server = Server::builder().gate(patient()).limits(limits).bind("127.0.0.1:0", handler);
+    let server = server.expect("binds");
+    let client = Client::builder().endpoint(server.address()).limits(limits).build().expect("ok");
+    let failed = |result| match result {
+        Err(CallError::Failed(failure)) => failure,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(failed(client.call(1, "").await).code, Failure::TOO_LARGE);
+    let failure = failed(client.call(2, "").await);
+    assert_eq!((failure.code, failure.message), (7, "é".repeat(2048)));
+    assert_eq!(client.call(3, "").await.expect("fits").len(), 4096);
+    assert_eq!(server.counts().connections, 1, "all over one connection");
+}
+
+#[test]
+fn an_async_handler_needs_a_runtime_and_says_so() {
+    let handler = asynchronous(|request: Request| async move { Ok(request.payload) });
+    let server = Server::builder().gate(open(1)).bind("127.0.0.1:0", handler).expect("binds");
+    let mut raw = Raw::connect(server.address());
+    let call = raw.send(b"x");
+    assert_eq!(raw.get(), Got::Failure(call, Failure::NO_RUNTIME));
+}
+
+/// What runs to completion although its caller has given up was not answered.
+#[test]
+fn what_nobody_waits_for_counts_as_cancelled() {
+    let (enter, entered) = mpsc::channel();
+    let (leave, left) = mpsc::channel::<()>();
+    let left = Mutex::new(left);
+    let handler = blocking(move |request: Request| {
+        if request.method == 1 {
+            enter.send(()).expect("the test listens");
+            left.lock().expect("no panic").recv().expect("the test lets go");
+        }
+        Ok(request.payload)
+    });
+    let server = Server::builder().gate(open(1)).workers(2).bind("127.0.0.1:0", handler);
+    let server = server.expect("binds");
+    let mut raw = Raw::connect(server.address());
+    let runs = raw.send_as(&Context::default(), 1, b"");
+    entered.recv().expect("runs");
+    let mut bytes = Vec::new();
+    wire::write_cancel(&mut bytes, runs);
+    let waits = raw.frame(&mut bytes, &Context::default(), 0, b"x");
+    raw.write(&bytes);
+    // Frames are read in order: with the second the cancel has been.
+    let gate = server.gate();
+    until("the second waits", || gate.read(|gate| gate.waiting()) == 1);
+    leave.send(()).expect("runs");
+    assert_eq!(raw.get(), Got::Answer(waits, b"x".to_vec()));
+    let counts = server.counts();
+    assert_eq!((counts.requests, counts.answered, counts.cancelled), (2, 1, 1), "{counts:?}");
+}
+
 #[tokio::test]
 async fn a_call_that_is_dropped_is_cancelled_at_the_server() {
     struct Dropped(Arc<AtomicUsize>);
@@ -194,139 +250,6 @@ async fn a_call_that_is_dropped_is_cancelled_at_the_server() {
     assert_eq!(server.counts().cancelled, 2);
 }
 
-/// Two services in a row: the second sees rank, workflow and deadline of the first's request, and its
-/// feedback reaches the first's gate.
-#[tokio::test]
-async fn a_handlers_calls_inherit_its_context() {
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let noted = Arc::clone(&seen);
-    let handler = blocking(move |request: Request| {
-        noted.lock().expect("no panic").push(request.context);
-        Ok(request.payload)
-    });
-    let back = Server::builder().gate(patient()).bind("127.0.0.1:0", handler).expect("binds");
-    let onward = client(&back);
-    let handler = asynchronous(move |request: Request| {
-        let onward = onward.clone();
-        async move {
-            onward
-                .call(7, request.payload)
-                .await
-                .map_err(|error| Failure::new(1, error.to_string()))
-        }
-    });
-    let front = Server::builder().gate(patient()).bind("127.0.0.1:0", handler).expect("binds");
-    let client = client(&front);
-    let rank = Rank::new(Criticality::CriticalPlus as u8, 77);
-    let call = client.request(1, "through").rank(rank).workflow("inherit").deadline(LONG);
-    assert_eq!(call.send().await.expect("served"), "through");
-    let seen = seen.lock().expect("no panic")[0];
-    assert_eq!((seen.rank, seen.attempt), (rank, 0));
-    assert_eq!(seen.workflow, tidegate_driver::Names::process().number("inherit"));
-    assert!(seen.deadline < tidegate_core::Instant::FAR);
-}
-
-/// Who told, and which window.
-type Told = (CalleeId, Option<u32>);
-
-/// What a gate hears from a client behind it.
-#[derive(Clone, Default)]
-struct Heard {
-    told: Arc<Mutex<Vec<Told>>>,
-    shed: Arc<AtomicUsize>,
-}
-
-impl Upstream for Heard {
-    fn on_downstream(&self, callee: CalleeId, _workflow: Workflow, feedback: &Feedback) {
-        self.told.lock().expect("no panic").push((callee, feedback.window));
-    }
-
-    fn take_sheds(&self, _callee: CalleeId) -> Sheds {
-        let count = self.shed.swap(0, Ordering::SeqCst) as u32;
-        Sheds { count, sample: Rank::new(50, 1) }
-    }
-}
-
-#[tokio::test]
-async fn feedback_goes_up_the_path_and_sheds_come_down() {
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let noted = Arc::clone(&seen);
-    let handler = blocking(move |request: Request| {
-        noted.lock().expect("no panic").push(request.context.sheds);
-        Ok(request.payload)
-    });
-    let back = Server::builder().gate(patient()).bind("127.0.0.1:0", handler).expect("binds");
-    let gate = Heard { shed: Arc::new(AtomicUsize::new(5)), ..Heard::default() };
-    let onward = Client::builder()
-        .endpoint(back.address())
-        .upstream(gate.clone(), CalleeId(3))
-        .build()
-        .expect("valid");
-    onward.call(1, "x").await.expect("served");
-    let told = gate.told.lock().expect("no panic").clone();
-    assert!(matches!(told[..], [(CalleeId(3), Some(1..))]), "{told:?}");
-    let sheds = seen.lock().expect("no panic").clone();
-    assert_eq!(sheds, [Sheds { count: 5, sample: Rank::new(50, 1) }]);
-}
-
-/// What was accepted is finished; callers are told; nothing new is taken.
-#[test]
-fn stopping_finishes_what_was_let_in() {
-    let (enter, entered) = mpsc::channel();
-    let (leave, left) = mpsc::channel::<()>();
-    let left = Mutex::new(left);
-    let handler = blocking(move |request: Request| {
-        enter.send(()).expect("the test listens");
-        left.lock().expect("no panic").recv().expect("the test lets go");
-        Ok(request.payload)
-    });
-    let server = Server::builder().gate(open(1)).workers(2).bind("127.0.0.1:0", handler);
-    let server = server.expect("binds");
-    let mut raw = Raw::connect(server.address());
-    let (first, second) = (raw.send(b"first"), raw.send(b"second"));
-    entered.recv().expect("runs");
-    let gate = server.gate();
-    until("the second waits", || gate.read(|gate| gate.waiting()) == 1);
-    let address = server.address();
-    let stopping = std::thread::spawn(move || server.stop(LONG));
-    assert_eq!(raw.get(), Got::Goodbye(Goodbye::Leaving));
-    let third = raw.send(b"third");
-    let Got::Refusal(call, rejection) = raw.get() else { panic!("refused") };
-    assert_eq!((call, rejection.reason), (third, Reason::Draining));
-    assert!(std::net::TcpStream::connect(address).is_err(), "nobody new is taken");
-    leave.send(()).expect("runs");
-    assert_eq!(raw.get(), Got::Answer(first, b"first".to_vec()));
-    leave.send(()).expect("runs");
-    assert_eq!(raw.get(), Got::Answer(second, b"second".to_vec()));
-    assert_eq!(raw.get(), Got::End);
-    stopping.join().expect("stops");
-}
-
-/// When the grace is over, what waits is refused and what runs as a task is failed: all are told.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_stop_without_grace_tells_everybody() {
-    let handler = asynchronous(|_| async { std::future::pending().await });
-    let server = Server::builder().gate(open(1)).bind("127.0.0.1:0", handler).expect("binds");
-    let mut raw = Raw::connect(server.address());
-    let (runs, waits) = (raw.send(b"runs"), raw.send(b"waits"));
-    let gate = server.gate();
-    until("one waits", || gate.read(|gate| gate.waiting()) == 1);
-    let ended = tokio::task::spawn_blocking(move || {
-        let mut got = Vec::new();
-        loop {
-            match raw.get() {
-                Got::End => return got,
-                other => got.push(other),
-            }
-        }
-    });
-    tokio::task::spawn_blocking(move || server.stop(Duration::ZERO)).await.expect("stops");
-    let got = ended.await.expect("no panic");
-    assert!(got.contains(&Got::Failure(runs, Failure::STOPPED)), "{got:?}");
-    let refused = |got: &Got| matches!(got, Got::Refusal(call, r) if *call == waits && r.reason == Reason::Draining);
-    assert!(got.iter().any(refused), "{got:?}");
-}
-
 #[test]
 fn callers_that_say_who_they_are_get_feedback_and_credits_return_when_they_go() {
     let server = Server::builder()
@@ -346,6 +269,62 @@ fn callers_that_say_who_they_are_get_feedback_and_credits_return_when_they_go() 
     let with = issued();
     raw.hang_up();
     until("the credits are back", || issued() != with);
+}
+
+/// Who has left is no caller any more, also if something of it was still running.
+#[test]
+fn an_answer_after_a_goodbye_gives_no_credits() {
+    let (enter, entered) = mpsc::channel();
+    let (leave, left) = mpsc::channel::<()>();
+    let left = Mutex::new(left);
+    let handler = blocking(move |request: Request| {
+        enter.send(()).expect("the test listens");
+        left.lock().expect("no panic").recv().expect("the test lets go");
+        Ok(request.payload)
+    });
+    let server = Server::builder().gate(patient()).workers(2).bind("127.0.0.1:0", handler);
+    let server = server.expect("binds");
+    let gate = server.gate();
+    let issued = || gate.read(|gate| gate.admission().issued());
+    let mut raw = Raw::connect(server.address());
+    let context = Context { caller: tidegate_core::CallerId(9), ..Context::default() };
+    let call = raw.send_as(&context, 0, b"x");
+    entered.recv().expect("runs");
+    assert!(!issued().is_empty(), "it is known");
+    let mut bytes = Vec::new();
+    wire::write_goodbye(&mut bytes, Goodbye::Leaving);
+    raw.write(&bytes);
+    until("its credits are back", || issued().is_empty());
+    leave.send(()).expect("runs");
+    assert_eq!(raw.get_with_feedback(), (Got::Answer(call, b"x".to_vec()), None));
+    assert!(issued().is_empty());
+}
+
+/// Strangers have no rank, no workflow and no credits, and their names are not kept.
+#[test]
+fn what_strangers_say_of_themselves_is_not_believed() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&seen);
+    let handler = blocking(move |request: Request| {
+        noted.lock().expect("no panic").push(request.context);
+        Ok(request.payload)
+    });
+    let server = Server::builder().gate(patient()).trust(false).bind("127.0.0.1:0", handler);
+    let server = server.expect("binds");
+    let mut raw = Raw::connect(server.address());
+    let context = Context {
+        caller: tidegate_core::CallerId(9),
+        rank: Rank::FIRST,
+        workflow: tidegate_driver::Names::process().number("stranger"),
+        deadline: tidegate_core::Instant::ZERO + tidegate_core::Span::from_secs(600),
+        ..Context::default()
+    };
+    let call = raw.send_as(&context, 0, b"x");
+    assert_eq!(raw.get_with_feedback(), (Got::Answer(call, b"x".to_vec()), None));
+    let seen = seen.lock().expect("no panic")[0];
+    assert!(seen.deadline < tidegate_core::Instant::FAR, "that one is its own affair");
+    assert_eq!(Context { deadline: tidegate_core::Instant::FAR, ..seen }, Context::default());
+    assert!(server.gate().read(|gate| gate.admission().issued().is_empty()));
 }
 
 /// A single worker reads between handlers: what came while one ran is in the gate, and has its say,
@@ -387,6 +366,40 @@ fn what_came_meanwhile_is_read_before_the_next_handler_runs() {
     }
     let seen = seen.lock().expect("no panic").clone();
     assert_eq!(seen, [0, 5, 4, 3, 2, 1, 0], "waiting as each handler starts");
+}
+
+/// However many slots there are: no more handlers run to completion at once than there are workers,
+/// what is beyond waits in the gate, and somebody reads.
+#[test]
+fn workers_bound_what_runs_to_completion_and_sockets_are_read() {
+    for workers in [1, 2] {
+        let (enter, entered) = mpsc::channel();
+        let (leave, left) = mpsc::channel::<()>();
+        let left = Mutex::new(left);
+        let handler = blocking(move |request: Request| {
+            enter.send(()).expect("the test listens");
+            left.lock().expect("no panic").recv().expect("the test lets go");
+            Ok(request.payload)
+        });
+        let server = Server::builder().gate(open(16)).workers(workers);
+        let server = server.bind("127.0.0.1:0", handler).expect("binds");
+        let gate = server.gate();
+        let mut raw = Raw::connect(server.address());
+        let mut bytes = Vec::new();
+        for _ in 0..5 {
+            raw.frame(&mut bytes, &Context::default(), 0, b"x");
+        }
+        raw.write(&bytes);
+        (0..workers).for_each(|_| entered.recv().expect("runs"));
+        let state = || gate.read(|gate| (gate.running() as usize, gate.waiting()));
+        until("the rest waits", || state() == (workers, 5 - workers));
+        if workers > 1 {
+            raw.send(b"y");
+            until("it is read", || state() == (workers, 6 - workers));
+        }
+        (0..6).for_each(|_| leave.send(()).expect("the handler waits"));
+        (0..5).for_each(|_| assert!(matches!(raw.get(), Got::Answer(..))));
+    }
 }
 
 /// With several servers calls go to one that lives.

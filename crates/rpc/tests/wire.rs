@@ -274,3 +274,26 @@ fn unhex(text: &str) -> Vec<u8> {
         .collect();
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
+
+/// A name that nobody would read is not written, and one that is too long to be one is none.
+#[test]
+fn a_long_name_of_a_workflow_breaks_nothing() {
+    let names = Names::default();
+    let round = |name: &str| {
+        let context = Context { workflow: names.number(name), ..Context::default() };
+        let mut bytes = Vec::new();
+        let head = RequestHead { method: 1, context };
+        wire::write_request(&mut bytes, 1, &head, NOW, &names, b"");
+        let (frame, _) = Frame::read(&bytes, &Limits::default()).expect("fine").expect("whole");
+        let read = wire::read_request(frame.fields, NOW, &names).expect("fine");
+        names.name(read.context.workflow)
+    };
+    let longest = "x".repeat(Names::LONGEST);
+    assert_eq!(round(&longest), Some(longest));
+    assert_eq!(round(&"é".repeat(Names::LONGEST)), None);
+    assert_eq!(round(&"x".repeat(300)), None);
+    let mut fields = Vec::new();
+    wire::put_bytes(&mut fields, 3, &[b'x'; 65]);
+    let read = wire::read_request(wire::Fields::new(&fields), NOW, &names).expect("not malformed");
+    assert_eq!(read.context.workflow, tidegate_core::Workflow::NONE);
+}

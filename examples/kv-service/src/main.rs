@@ -12,6 +12,7 @@
 use std::collections::HashMap;
 use std::error::Error;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use tidegate::gate::GateConfig;
 use tidegate::rpc::{Bytes, Failure, Handler, Request, Server, blocking};
@@ -27,9 +28,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     )?;
     let server = Server::builder().gate(gate).bind(address, store())?;
     println!("listens at {}", server.address());
-    loop {
-        std::thread::park();
-    }
+    // Ctrl-C: callers are told to go elsewhere, and what was let in is finished.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(tokio::signal::ctrl_c())?;
+    server.stop(Duration::from_secs(5));
+    Ok(())
 }
 
 /// The service: a map behind a lock.

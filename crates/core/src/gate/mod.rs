@@ -456,13 +456,20 @@ impl Gate {
     /// Starts as much as there are free slots for, and works out what to tell callers. Afterwards
     /// the actions wait in [`poll`](Self::poll).
     pub fn dispatch(&mut self, now: Instant) {
+        self.dispatch_at_most(now, u32::MAX);
+    }
+
+    /// The same for a driver that can begin with `most` requests now: others wait here, where they
+    /// are seen, even if there are slots for them.
+    pub fn dispatch_at_most(&mut self, now: Instant, most: u32) {
         let now = self.advance(now);
         self.release_limited(now);
-        while self.backlog.waiting() > 0 && self.running < self.limit {
+        let limit = self.limit.min(self.running.saturating_add(most));
+        while self.backlog.waiting() > 0 && self.running < limit {
             let Some(id) = self.schedule.pop(now) else { break };
             self.start(now, id);
         }
-        // What still waits does so because every slot is taken.
+        // What still waits does so because every slot, or the driver, is taken.
         self.backlog.set_saturated(now, self.backlog.waiting() > 0);
         self.rank_newcomers();
         while let Some(caller) = self.admission.poll_notice() {

@@ -7,11 +7,13 @@
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Write};
 use std::net::Shutdown;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mio::net::TcpStream;
-use tidegate_core::{Context, Cursor, Feedback, RequestId};
+use tidegate_core::{CallerId, Context, Cursor, Feedback, Instant, RequestId, Span};
+
+use super::bounds::Bounds;
 
 /// Buffers larger than this are given back when they are empty.
 const KEPT: usize = 4 << 10;
@@ -21,14 +23,21 @@ pub(super) struct Conn {
     pub(super) stream: TcpStream,
     state: Mutex<State>,
     gone: AtomicBool,
+    /// Whether more answers wait than may: nothing new is worked on for it.
+    full: AtomicBool,
+    /// The caller it speaks for, as the gate knows it.
+    caller: AtomicU64,
 }
 
 /// What the lock of a connection protects.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct State {
+    bounds: Arc<Bounds>,
     /// What is to be written, of which the first `written` bytes have been.
     out: Vec<u8>,
     written: usize,
+    /// How many of these bytes are counted as kept.
+    counted: usize,
     /// Whether somebody has it on a list of connections to flush.
     dirty: bool,
     /// Whether the socket is full: it will tell when it is not.
@@ -38,8 +47,9 @@ pub(super) struct State {
     /// How many of them have not ended.
     open: usize,
     told: Told,
-    /// How often the peer sent what it was not allowed to.
+    /// How often the peer sent what it was not allowed to, and since when that is counted.
     strikes: u32,
+    struck: Instant,
 }
 
 /// What the peer was told it may have outstanding.
@@ -48,21 +58,37 @@ struct Told {
     /// No less than any window it may still go by; none before the first. It falls by one at most
     /// with each message, and so does what a peer that listens has outstanding.
     ceiling: Option<u32>,
+    /// The last free cursor, and the laxest told since `since` and in the period before: a peer may
+    /// still go by them.
     free: Cursor,
+    recent: Cursor,
+    former: Cursor,
+    since: Instant,
 }
 
 impl Default for Told {
     fn default() -> Self {
-        Self { ceiling: None, free: Cursor::OPEN }
+        let (free, recent, former) = (Cursor::CLOSED, Cursor::CLOSED, Cursor::CLOSED);
+        Self { ceiling: None, free, recent, former, since: Instant::ZERO }
     }
 }
 
 /// What a peer may have outstanding beyond its window before it is taken for one that ignores it.
 const GRACE: u32 = 64;
+/// Longer than a message to a peer and a request from it are under way.
+const UNDER_WAY: Span = Span::from_secs(1);
+/// How long violations are remembered.
+const REMEMBERED: Span = Span::from_secs(60);
 
 impl Conn {
-    pub(super) fn new(stream: TcpStream) -> Self {
-        Self { stream, state: Mutex::default(), gone: AtomicBool::default() }
+    pub(super) fn new(stream: TcpStream, bounds: Arc<Bounds>) -> Self {
+        Self {
+            stream,
+            state: Mutex::new(State::new(bounds)),
+            gone: AtomicBool::default(),
+            full: AtomicBool::default(),
+            caller: AtomicU64::new(CallerId::UNKNOWN.0),
+        }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -71,6 +97,20 @@ impl Conn {
 
     pub(super) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Whether more answers wait than may.
+    pub(super) fn is_full(&self) -> bool {
+        self.full.load(Ordering::Relaxed)
+    }
+
+    /// The caller it speaks for.
+    pub(super) fn caller(&self) -> CallerId {
+        CallerId(self.caller.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn speak_for(&self, caller: CallerId) {
+        self.caller.store(caller.0, Ordering::Relaxed);
     }
 
     /// Nothing more can be read or written.
@@ -98,10 +138,46 @@ impl Conn {
             }
         }
         state.tidy();
+        self.weigh(&mut state);
+        if state.blocked && state.bounds.kept() > state.bounds.held {
+            // Somebody has to go, and this one does not take what it asked for.
+            self.end();
+        }
+    }
+
+    /// Notes how much there is to be written. What a socket takes at once is not worth counting.
+    pub(super) fn weigh(&self, state: &mut State) {
+        let unwritten = state.unwritten();
+        let full = unwritten > state.bounds.unwritten;
+        if full != self.is_full() {
+            self.full.store(full, Ordering::Relaxed);
+            if !full {
+                state.bounds.make_room();
+            }
+        }
+        let kept = if full || state.blocked { unwritten } else { 0 };
+        let State { bounds, counted, .. } = state;
+        bounds.count(counted, kept);
     }
 }
 
 impl State {
+    fn new(bounds: Arc<Bounds>) -> Self {
+        Self {
+            bounds,
+            out: Vec::new(),
+            written: 0,
+            counted: 0,
+            dirty: false,
+            blocked: false,
+            calls: VecDeque::new(),
+            open: 0,
+            told: Told::default(),
+            strikes: 0,
+            struck: Instant::ZERO,
+        }
+    }
+
     /// Appends frames. True if the connection was clean: then whoever wrote must flush it.
     pub(super) fn write(&mut self, frames: impl FnOnce(&mut Vec<u8>)) -> bool {
         frames(&mut self.out);
@@ -119,6 +195,11 @@ impl State {
         self.written == self.out.len()
     }
 
+    /// Whether the peer waits for nothing.
+    pub(super) fn is_idle(&self) -> bool {
+        self.open == 0 && self.is_clean()
+    }
+
     /// Requests of this connection that have not ended.
     pub(super) fn open(&self) -> usize {
         self.open
@@ -134,6 +215,9 @@ impl State {
         let place = self.calls.binary_search_by_key(&call, |(number, _)| *number).ok()?;
         let id = self.calls[place].1.take()?;
         self.open -= 1;
+        if self.open + 1 == self.bounds.open {
+            self.bounds.make_room();
+        }
         while let Some((_, None)) = self.calls.front() {
             self.calls.pop_front();
         }
@@ -147,15 +231,23 @@ impl State {
     }
 
     /// The peer is told what it may send.
-    pub(super) fn tell(&mut self, feedback: &Feedback) {
-        self.told.ceiling = feedback.window.map(|window| {
-            window.max(self.told.ceiling.map_or(0, |ceiling| ceiling.saturating_sub(1)))
-        });
-        self.told.free = feedback.free.unwrap_or(Cursor::CLOSED);
+    pub(super) fn tell(&mut self, now: Instant, feedback: &Feedback) {
+        let told = &mut self.told;
+        told.ceiling = feedback
+            .window
+            .map(|window| window.max(told.ceiling.map_or(0, |ceiling| ceiling.saturating_sub(1))));
+        if now.since(told.since) >= UNDER_WAY {
+            (told.former, told.recent, told.since) = (told.recent, told.free, now);
+        }
+        told.free = feedback.free.unwrap_or(Cursor::CLOSED);
+        told.recent = told.recent.max(told.free);
     }
 
-    /// Counts a violation: how many there were.
-    pub(super) fn strike(&mut self) -> u32 {
+    /// Counts a violation: how many there were lately.
+    pub(super) fn strike(&mut self, now: Instant) -> u32 {
+        if now.since(self.struck) >= REMEMBERED {
+            (self.strikes, self.struck) = (0, now);
+        }
         self.strikes = self.strikes.saturating_add(1);
         self.strikes
     }
@@ -165,7 +257,8 @@ impl State {
     pub(super) fn violates(&self, context: &Context) -> Option<(u32, u32)> {
         let window = self.told.ceiling?.saturating_add(GRACE);
         let open = u32::try_from(self.open).unwrap_or(u32::MAX);
-        (open >= window && !self.told.free.admits(context.rank)).then_some((open, window))
+        let free = self.told.recent.max(self.told.former);
+        (open >= window && !free.admits(context.rank)).then_some((open, window))
     }
 
     /// Gives memory back.
@@ -193,6 +286,12 @@ impl State {
     }
 }
 
+impl Drop for State {
+    fn drop(&mut self) {
+        self.bounds.count(&mut self.counted, 0);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tidegate_core::slab::Slab;
@@ -200,10 +299,22 @@ mod tests {
 
     use super::*;
 
+    fn state() -> State {
+        State::new(Arc::new(Bounds::for_tests(1000)))
+    }
+
+    fn ranked(business: u8) -> Context {
+        Context { rank: Rank::new(business, 0), ..Context::default() }
+    }
+
+    fn at(millis: u64) -> Instant {
+        Instant::ZERO + Span::from_millis(millis)
+    }
+
     #[test]
     fn calls_end_once_in_any_order() {
         let mut slab = Slab::default();
-        let mut state = State::default();
+        let mut state = state();
         let ids: Vec<RequestId> = (0..4).map(|_| slab.insert_with(|_| ())).collect();
         for (call, id) in ids.iter().enumerate() {
             state.begin(10 + call as u64, *id);
@@ -219,8 +330,7 @@ mod tests {
     #[test]
     fn only_what_exceeds_window_and_free_cursor_violates() {
         let mut slab = Slab::default();
-        let mut state = State::default();
-        let ranked = |business| Context { rank: Rank::new(business, 0), ..Context::default() };
+        let mut state = state();
         for call in 0..200 {
             state.begin(call, slab.insert_with(|_| ()));
         }
@@ -230,11 +340,61 @@ mod tests {
             free: Some(Cursor::at(Rank::new(20, 0))),
             ..Feedback::silent(GateId(1), 1)
         };
-        state.tell(&feedback(200));
-        state.tell(&feedback(5));
+        state.tell(at(0), &feedback(200));
+        state.tell(at(0), &feedback(5));
         assert_eq!(state.violates(&ranked(30)), None, "may not know of the last window yet");
-        (0..100).for_each(|_| state.tell(&feedback(5)));
+        (0..100).for_each(|_| state.tell(at(0), &feedback(5)));
         assert_eq!(state.violates(&ranked(30)), Some((200, 99 + GRACE)));
         assert_eq!(state.violates(&ranked(10)), None, "free");
+    }
+    /// A request that was free when it left is no violation when it comes, soon after the cursor
+    /// closed; later it is.
+    #[test]
+    fn a_peer_may_go_by_what_it_was_told_a_moment_ago() {
+        let mut slab = Slab::default();
+        let mut state = state();
+        (0..200).for_each(|call| state.begin(call, slab.insert_with(|_| ())));
+        let feedback = |business| Feedback {
+            window: Some(1),
+            free: Some(Cursor::at(Rank::new(business, 0))),
+            ..Feedback::silent(GateId(1), 1)
+        };
+        state.tell(at(10_000), &feedback(30));
+        assert_eq!(state.violates(&ranked(20)), None, "free");
+        state.tell(at(10_100), &feedback(10));
+        state.tell(at(10_200), &feedback(5));
+        assert_eq!(state.violates(&ranked(20)), None, "was free when it left");
+        assert!(state.violates(&ranked(40)).is_some(), "was never free");
+        state.tell(at(11_300), &feedback(5));
+        state.tell(at(12_400), &feedback(5));
+        assert!(state.violates(&ranked(20)).is_some(), "has heard by now");
+    }
+
+    #[test]
+    fn violations_are_forgotten() {
+        let mut state = state();
+        assert_eq!((1..=3).map(|_| state.strike(at(100_000))).max(), Some(3));
+        assert_eq!(state.strike(at(159_000)), 4);
+        assert_eq!(state.strike(at(161_000)), 1);
+    }
+
+    /// What is kept for a connection is counted while its socket takes nothing, and never after.
+    #[test]
+    fn what_is_not_taken_is_counted() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let peer = std::net::TcpStream::connect(listener.local_addr().expect("bound"));
+        let (stream, _) = listener.accept().expect("connected");
+        stream.set_nonblocking(true).expect("can be set");
+        let bounds = Arc::clone(&state().bounds);
+        let conn = Conn::new(TcpStream::from_std(stream), Arc::clone(&bounds));
+        conn.lock().write(|out| out.extend([0; 100]));
+        conn.flush();
+        assert_eq!((bounds.kept(), conn.is_full()), (0, false));
+        conn.lock().write(|out| out.resize(64 << 20, 0));
+        conn.flush();
+        assert!(bounds.kept() > 0 && conn.is_full());
+        assert!(conn.is_gone(), "more than may be kept for all");
+        drop((peer, conn));
+        assert_eq!(bounds.kept(), 0);
     }
 }

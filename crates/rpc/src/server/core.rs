@@ -13,9 +13,10 @@ use tidegate_core::{
 };
 use tokio::task::AbortHandle;
 
+use super::bounds::Bounds;
 use super::conn::Conn;
-use crate::handler::Request;
-use crate::wire::{self, Goodbye};
+use crate::handler::{Answer, Request};
+use crate::wire::{self, Failure, Goodbye};
 
 /// What the lock of a server protects.
 pub(super) struct Core {
@@ -24,13 +25,19 @@ pub(super) struct Core {
     table: Vec<Entry>,
     /// What may start, until a worker takes it.
     ready: VecDeque<(RequestId, bool)>,
+    /// Handlers that are being called or are about to be, and most that may: what waits for a worker
+    /// does so in the gate, where it counts, however many slots there are.
+    calling: u32,
+    workers: u32,
     /// Connections of callers, for what is told them unasked.
     callers: HashMap<CallerId, Vec<Arc<Conn>>>,
-    /// Bytes of payload that wait, and most that may.
-    held: usize,
-    most_held: usize,
+    bounds: Arc<Bounds>,
+    /// Most bytes of an answer.
+    payload: usize,
     /// Violations after which a connection is ended.
     strikes: u32,
+    /// Threads that have not ended.
+    pub(super) threads: usize,
     /// Whether somebody reads sockets, and how many workers wait for work or for that duty.
     pub(super) led: bool,
     pub(super) idle: usize,
@@ -48,7 +55,7 @@ pub struct Counts {
     pub answered: u64,
     /// Requests refused.
     pub refused: u64,
-    /// Requests given up by their callers, or with their connections.
+    /// Requests given up by their callers, or with their connections, or by the end of the server.
     pub cancelled: u64,
     /// Connections ended because what they sent could not be read.
     pub malformed: u64,
@@ -61,8 +68,7 @@ pub struct Counts {
 enum Entry {
     Free,
     Waiting(Waiting),
-    /// It runs; as a task it can be told to stop.
-    Running(Option<AbortHandle>),
+    Running(Running),
 }
 
 /// A request in the gate.
@@ -75,33 +81,46 @@ pub(super) struct Waiting {
     pub(super) arrived: Instant,
 }
 
-/// A request that a worker is to run.
-pub(super) struct Job {
-    pub(super) claim: Claim,
-    pub(super) request: Request,
+/// A request that runs, and whom to answer. Whoever takes it out of the table ends it.
+struct Running {
+    id: RequestId,
+    conn: Arc<Conn>,
+    call: u64,
+    context: Context,
+    /// As a task it can be told to stop.
+    task: Option<AbortHandle>,
+    /// Whether it is to be stopped as soon as it is a task.
+    unwanted: bool,
 }
 
-/// A request that runs, and whom to answer.
-pub(super) struct Claim {
+/// A request that a worker is to run.
+pub(super) struct Job {
     pub(super) id: RequestId,
-    pub(super) conn: Arc<Conn>,
-    pub(super) call: u64,
-    pub(super) context: Context,
+    pub(super) request: Request,
 }
 
 /// Connections that somebody must flush.
 pub(super) type Dirty = Vec<Arc<Conn>>;
 
 impl Core {
-    pub(super) fn new(gate: Gate, most_held: usize, strikes: u32) -> Self {
+    pub(super) fn new(
+        gate: Gate,
+        workers: usize,
+        payload: usize,
+        strikes: u32,
+        bounds: Arc<Bounds>,
+    ) -> Self {
         Self {
             gate,
             table: Vec::new(),
             ready: VecDeque::new(),
+            calling: 0,
+            workers: u32::try_from(workers).unwrap_or(u32::MAX),
             callers: HashMap::new(),
-            held: 0,
-            most_held,
+            bounds,
+            payload,
             strikes,
+            threads: 0,
             led: false,
             idle: 0,
             counts: Counts::default(),
@@ -114,13 +133,13 @@ impl Core {
         if request.conn.is_gone() {
             return;
         }
-        if self.violates(&request, dirty) {
+        if self.violates(now, &request, dirty) {
             return;
         }
         let bytes = request.payload.len();
-        let full = bytes > 0 && self.held + bytes > self.most_held;
-        let answer = if full {
-            let (held, most) = ((self.held + bytes) as f64, self.most_held as f64);
+        let held = self.bounds.kept() + bytes;
+        let answer = if bytes > 0 && held > self.bounds.held {
+            let (held, most) = (held as f64, self.bounds.held as f64);
             Err(Rejection::new(Reason::Full, held, most, Advice::Elsewhere))
         } else {
             self.gate.arrive_stamped(now, request.arrived, &request.context)
@@ -129,7 +148,7 @@ impl Core {
         self.drain(now, dirty);
         match answer {
             Ok(id) => {
-                self.held += bytes;
+                self.bounds.hold(bytes);
                 request.conn.lock().begin(request.call, id);
                 if self.table.len() <= id.index() {
                     self.table.resize_with(id.index() + 1, || Entry::Free);
@@ -142,15 +161,15 @@ impl Core {
 
     /// Refuses a request beyond window and free cursor without asking the gate, and parts with a peer
     /// that keeps sending such.
-    fn violates(&mut self, request: &Waiting, dirty: &mut Dirty) -> bool {
+    fn violates(&mut self, now: Instant, request: &Waiting, dirty: &mut Dirty) -> bool {
         let mut state = request.conn.lock();
         let Some((open, window)) = state.violates(&request.context) else { return false };
         self.counts.violations += 1;
-        let parted = state.strike() >= self.strikes;
+        let parted = state.strike(now) >= self.strikes;
         drop(state);
         let rejection = Rejection::new(Reason::Credit, open.into(), window.into(), Advice::Never);
         // Without feedback: it has been told, and did not listen.
-        self.write_refusal(request, &rejection, None, dirty);
+        self.write_refusal(now, request, &rejection, None, dirty);
         if parted {
             request.conn.lock().write(|out| wire::write_goodbye(out, Goodbye::Violation));
             request.conn.flush();
@@ -159,73 +178,146 @@ impl Core {
         true
     }
 
-    /// Starts what can start.
+    /// Starts what can start, as far as there are workers for it.
     pub(super) fn dispatch(&mut self, now: Instant, dirty: &mut Dirty) {
-        self.gate.dispatch(now);
-        self.drain(now, dirty);
+        loop {
+            self.gate.dispatch_at_most(now, self.workers - self.calling);
+            if !self.drain(now, dirty) {
+                return;
+            }
+        }
     }
 
     /// The next request to run.
     pub(super) fn next_job(&mut self) -> Option<Job> {
         let (id, degraded) = self.ready.pop_front()?;
-        let entry = std::mem::replace(&mut self.table[id.index()], Entry::Running(None));
-        let Entry::Waiting(Waiting { conn, call, method, context, payload, .. }) = entry else {
-            unreachable!("what is ready has not been started");
-        };
-        self.held -= payload.len();
-        let request = Request { method, payload, context, degraded };
-        Some(Job { claim: Claim { id, conn, call, context }, request })
+        let Waiting { conn, call, method, context, payload, .. } = self.take_waiting(id);
+        let running = Running { id, conn, call, context, task: None, unwanted: false };
+        self.table[id.index()] = Entry::Running(running);
+        Some(Job { id, request: Request { method, payload, context, degraded } })
     }
 
     pub(super) fn has_jobs(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// A request that ran as a task can be stopped by this.
-    pub(super) fn running_as(&mut self, id: RequestId, task: AbortHandle) {
-        if let Some(entry @ Entry::Running(_)) = self.table.get_mut(id.index()) {
-            *entry = Entry::Running(Some(task));
-        }
+    /// Whether a dispatch would start something.
+    pub(super) fn can_start(&self) -> bool {
+        let gate = &self.gate;
+        gate.backlog().waiting() > 0 && gate.running() < gate.slots() && self.calling < self.workers
     }
 
-    /// A request was served or failed, after running for `took`. What to tell its caller.
+    /// A handler has been called, and its worker is free.
+    pub(super) fn called(&mut self) {
+        self.calling -= 1;
+    }
+
+    /// A request that runs as a task can be stopped by this; now, if it is returned.
+    #[must_use = "the task may have to be stopped"]
+    pub(super) fn running_as(&mut self, id: RequestId, task: AbortHandle) -> Option<AbortHandle> {
+        let running = self.running(id)?;
+        if running.unwanted {
+            return Some(task);
+        }
+        running.task = Some(task);
+        None
+    }
+
+    /// A request was served or failed, after running for `took`: tells the gate, and writes the
+    /// answer.
     pub(super) fn finish(
         &mut self,
         now: Instant,
-        claim: &Claim,
-        outcome: Outcome,
+        id: RequestId,
+        answer: Answer,
         took: Span,
-    ) -> Option<Feedback> {
+        dirty: &mut Dirty,
+    ) {
+        let Some(Running { conn, call, context, .. }) = self.take_running(id) else { return };
+        let answer = fit(answer, self.payload);
+        let outcome = if answer.is_ok() { Outcome::Serve } else { Outcome::Fail };
+        let done = self.gate.done(id).unwrap_or_default();
+        self.gate.finish(now, id, outcome, Cost::from(took.max(Span::from_nanos(1))));
+        let mut state = conn.lock();
+        if state.finish(call).is_none() {
+            // Cancelled meanwhile: nobody wants to hear it.
+            self.counts.cancelled += 1;
+            return;
+        }
         self.counts.answered += 1;
-        self.gate.finish(now, claim.id, outcome, Cost::from(took.max(Span::from_nanos(1))));
-        self.table[claim.id.index()] = Entry::Free;
-        self.feedback(now, &claim.context)
+        let feedback = self.feedback(now, &conn, &context);
+        let feedback = feedback.map(|feedback| Feedback { progress: done, ..feedback });
+        feedback.iter().for_each(|feedback| state.tell(now, feedback));
+        let clean = state.write(|out| match &answer {
+            Ok(payload) => wire::write_answer(out, call, feedback.as_ref(), payload),
+            Err(failure) => wire::write_failure(out, call, failure, feedback.as_ref()),
+        });
+        conn.weigh(&mut state);
+        drop(state);
+        if clean {
+            dirty.push(conn);
+        }
     }
 
-    /// A task was dropped before its end.
-    pub(super) fn drop_running(&mut self, now: Instant, id: RequestId) {
+    /// A task is not to go on, or was dropped before its end: its caller is told, if it still waits.
+    pub(super) fn give_up_task(&mut self, now: Instant, id: RequestId, dirty: &mut Dirty) {
+        let Some(Running { conn, call, .. }) = self.take_running(id) else { return };
         self.counts.cancelled += 1;
         self.gate.cancel(now, id);
-        self.table[id.index()] = Entry::Free;
+        let mut state = conn.lock();
+        if state.finish(call).is_none() {
+            return;
+        }
+        let failure = Failure::new(Failure::STOPPED, "the server stopped");
+        let clean = state.write(|out| wire::write_failure(out, call, &failure, None));
+        drop(state);
+        if clean {
+            dirty.push(conn);
+        }
     }
 
     /// The answer is not wanted any more. What runs on a worker goes on; what runs as a task is
     /// stopped, which must not happen under the lock: the handle is returned.
     #[must_use = "the task is to be stopped"]
     pub(super) fn cancel(&mut self, now: Instant, id: RequestId) -> Option<AbortHandle> {
-        match self.table.get_mut(id.index())? {
-            Entry::Running(task) => task.take(),
-            entry @ Entry::Waiting(_) => {
-                if let Entry::Waiting(waiting) = std::mem::replace(entry, Entry::Free) {
-                    self.held -= waiting.payload.len();
-                }
-                self.ready.retain(|(ready, _)| *ready != id);
-                self.counts.cancelled += 1;
-                self.gate.cancel(now, id);
-                None
-            }
-            Entry::Free => None,
+        if let Some(running) = self.running(id) {
+            running.unwanted = true;
+            return running.task.take();
         }
+        if let Some(Entry::Waiting(_)) = self.table.get(id.index()) {
+            self.take_waiting(id);
+            let ready = self.ready.len();
+            self.ready.retain(|(ready, _)| *ready != id);
+            self.calling -= u32::from(self.ready.len() < ready);
+            self.counts.cancelled += 1;
+            self.gate.cancel(now, id);
+        }
+        None
+    }
+
+    /// The request that runs as `id`, if it has not ended.
+    fn running(&mut self, id: RequestId) -> Option<&mut Running> {
+        match self.table.get_mut(id.index())? {
+            Entry::Running(running) if running.id == id => Some(running),
+            _ => None,
+        }
+    }
+
+    fn take_running(&mut self, id: RequestId) -> Option<Running> {
+        self.running(id)?;
+        match std::mem::replace(&mut self.table[id.index()], Entry::Free) {
+            Entry::Running(running) => Some(running),
+            _ => None,
+        }
+    }
+
+    fn take_waiting(&mut self, id: RequestId) -> Waiting {
+        let entry = std::mem::replace(&mut self.table[id.index()], Entry::Free);
+        let Entry::Waiting(waiting) = entry else {
+            unreachable!("what the gate has not started waits");
+        };
+        self.bounds.let_go(waiting.payload.len());
+        waiting
     }
 
     /// A caller tells its demand and sheds.
@@ -235,11 +327,15 @@ impl Core {
 
     /// A connection speaks for `caller` from now on.
     pub(super) fn register(&mut self, caller: CallerId, conn: &Arc<Conn>) {
+        conn.speak_for(caller);
         self.callers.entry(caller).or_default().push(Arc::clone(conn));
     }
 
     /// A connection does so no longer. With its last one a caller's credits return to the pool.
     pub(super) fn deregister(&mut self, now: Instant, caller: CallerId, conn: &Arc<Conn>) {
+        if conn.caller() == caller {
+            conn.speak_for(CallerId::UNKNOWN);
+        }
         let Some(conns) = self.callers.get_mut(&caller) else { return };
         conns.retain(|other| !Arc::ptr_eq(other, conn));
         if conns.is_empty() {
@@ -248,22 +344,27 @@ impl Core {
         }
     }
 
-    /// Refuses everything that waits, and returns the tasks that are to be stopped: the time to
-    /// finish is over.
+    /// Refuses everything that waits and fails what runs as tasks, which are returned to be stopped:
+    /// the time to finish is over.
     pub(super) fn give_up(&mut self, now: Instant, dirty: &mut Dirty) -> Vec<AbortHandle> {
         let mut tasks = Vec::new();
+        self.calling -= self.ready.len() as u32;
         self.ready.clear();
         for place in 0..self.table.len() {
             match &mut self.table[place] {
                 Entry::Free => {}
-                Entry::Running(task) => tasks.extend(task.take()),
-                entry @ Entry::Waiting(_) => {
-                    let Entry::Waiting(waiting) = std::mem::replace(entry, Entry::Free) else {
-                        unreachable!("looked at above");
-                    };
-                    self.held -= waiting.payload.len();
-                    let id = waiting.conn.lock().finish(waiting.call);
-                    id.into_iter().for_each(|id| self.gate.cancel(now, id));
+                Entry::Running(running) => {
+                    running.unwanted = true;
+                    let (id, task) = (running.id, running.task.take());
+                    if task.is_some() {
+                        tasks.extend(task);
+                        self.give_up_task(now, id, dirty);
+                    }
+                }
+                Entry::Waiting(waiting) => {
+                    let Some(id) = waiting.conn.lock().finish(waiting.call) else { continue };
+                    self.gate.cancel(now, id);
+                    let waiting = self.take_waiting(id);
                     let rejection = Rejection::new(Reason::Draining, 1.0, 0.0, Advice::Elsewhere);
                     self.refuse(now, &waiting, &rejection, dirty);
                 }
@@ -280,12 +381,13 @@ impl Core {
         rejection: &Rejection,
         dirty: &mut Dirty,
     ) {
-        let feedback = self.feedback(now, &request.context);
-        self.write_refusal(request, rejection, feedback.as_ref(), dirty);
+        let feedback = self.feedback(now, &request.conn, &request.context);
+        self.write_refusal(now, request, rejection, feedback.as_ref(), dirty);
     }
 
     fn write_refusal(
         &mut self,
+        now: Instant,
         request: &Waiting,
         rejection: &Rejection,
         feedback: Option<&Feedback>,
@@ -293,43 +395,81 @@ impl Core {
     ) {
         self.counts.refused += 1;
         let mut state = request.conn.lock();
-        feedback.iter().for_each(|feedback| state.tell(feedback));
+        feedback.iter().for_each(|feedback| state.tell(now, feedback));
         if state.write(|out| wire::write_refusal(out, request.call, rejection, feedback)) {
             dirty.push(Arc::clone(&request.conn));
         }
     }
 
-    fn drain(&mut self, now: Instant, dirty: &mut Dirty) {
+    /// Does what the gate says. True if something was let in and turned away all the same, so that
+    /// others can start in its place.
+    fn drain(&mut self, now: Instant, dirty: &mut Dirty) -> bool {
+        let mut turned_away = false;
         while let Some(action) = self.gate.poll() {
             match action {
-                Action::Start { id, degraded } => self.ready.push_back((id, degraded)),
-                Action::Refuse { id, rejection } => {
-                    let entry = std::mem::replace(&mut self.table[id.index()], Entry::Free);
-                    let Entry::Waiting(waiting) = entry else {
-                        unreachable!("only what waits is refused");
-                    };
-                    self.held -= waiting.payload.len();
-                    waiting.conn.lock().finish(waiting.call);
-                    self.refuse(now, &waiting, &rejection, dirty);
+                Action::Start { id, .. } if self.is_for_a_full_connection(id) => {
+                    turned_away = true;
+                    self.gate.cancel(now, id);
+                    let most = self.bounds.unwritten as f64;
+                    let rejection = Rejection::new(Reason::Full, most, most, Advice::Elsewhere);
+                    self.turn_away(now, id, &rejection, dirty);
                 }
-                Action::Notify { caller, feedback } => self.notify(caller, &feedback, dirty),
+                Action::Start { id, degraded } => {
+                    self.calling += 1;
+                    self.ready.push_back((id, degraded));
+                }
+                Action::Refuse { id, rejection } => self.turn_away(now, id, &rejection, dirty),
+                Action::Notify { caller, feedback } => self.notify(now, caller, &feedback, dirty),
             }
         }
+        turned_away
+    }
+
+    /// Whether the answer could not be sent: its peer does not even take those there are.
+    fn is_for_a_full_connection(&self, id: RequestId) -> bool {
+        matches!(&self.table[id.index()], Entry::Waiting(waiting) if waiting.conn.is_full())
+    }
+
+    /// Refuses what waits.
+    fn turn_away(&mut self, now: Instant, id: RequestId, why: &Rejection, dirty: &mut Dirty) {
+        let waiting = self.take_waiting(id);
+        waiting.conn.lock().finish(waiting.call);
+        self.refuse(now, &waiting, why, dirty);
     }
 
     /// Tells a caller over one of its connections.
-    fn notify(&mut self, caller: CallerId, feedback: &Feedback, dirty: &mut Dirty) {
+    fn notify(&self, now: Instant, caller: CallerId, feedback: &Feedback, dirty: &mut Dirty) {
         let Some(conn) = self.callers.get(&caller).and_then(|conns| conns.last()) else { return };
         let mut state = conn.lock();
-        state.tell(feedback);
+        state.tell(now, feedback);
         if state.write(|out| wire::write_feedback(out, feedback)) {
             dirty.push(Arc::clone(conn));
         }
     }
 
-    /// Feedback goes to those who said who they are: others could not use it.
-    fn feedback(&mut self, now: Instant, context: &Context) -> Option<Feedback> {
-        (context.caller != CallerId::UNKNOWN)
-            .then(|| self.gate.feedback(now, context.caller, context.workflow))
+    /// Feedback goes to those who said who they are: others could not use it. Who has left since is no
+    /// caller any more, and must not become one by it.
+    fn feedback(&mut self, now: Instant, conn: &Conn, context: &Context) -> Option<Feedback> {
+        let caller = context.caller;
+        (caller != CallerId::UNKNOWN && caller == conn.caller())
+            .then(|| self.gate.feedback(now, caller, context.workflow))
     }
 }
+
+/// The answer, or a failure in place of one that its caller could not read.
+fn fit(answer: Answer, most: usize) -> Answer {
+    let answer = answer.and_then(|payload| match payload.len() {
+        bytes if bytes <= most => Ok(payload),
+        bytes => {
+            let message = format!("the answer has {bytes} bytes, {most} are allowed");
+            Err(Failure::new(Failure::TOO_LARGE, message))
+        }
+    });
+    answer.map_err(|mut failure| {
+        failure.message.truncate(failure.message.floor_char_boundary(most));
+        failure
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -21,6 +21,7 @@ use tidegate_core::{CallerId, Context, Instant, Span};
 use tidegate_driver::stamp::{self, Receiver, Stamps};
 use tidegate_driver::{Clock, Names};
 
+use super::bounds::Bounds;
 use super::conn::Conn;
 use super::core::Waiting;
 use crate::wire::{self, Frame, Goodbye, Kind, Limits, WireError};
@@ -36,8 +37,9 @@ const SWEEP: Span = Span::from_millis(500);
 /// Connections that are asked for their round trips each time.
 const ASKED: usize = 16;
 
-/// How often those that are not read are looked at.
-const LOOK: Duration = Duration::from_millis(1);
+/// How long a connection has to be silent after our goodbye before it is closed, if its peer does not
+/// do so itself: what it sent before it heard us has come by then, from anywhere on earth.
+const LINGER: Span = Span::from_secs(1);
 
 pub(super) const LISTENER: Token = Token(usize::MAX);
 pub(super) const WAKER: Token = Token(usize::MAX - 1);
@@ -62,11 +64,10 @@ pub(super) enum Input {
 pub(super) struct Settings {
     pub(super) limits: Limits,
     pub(super) idle: Span,
-    pub(super) out_limit: usize,
     pub(super) connections: usize,
     pub(super) stamps: bool,
-    /// Requests of one connection that may be open.
-    pub(super) open: usize,
+    /// Whether what callers say about themselves is believed.
+    pub(super) trust: bool,
 }
 
 /// The reading half of a server.
@@ -86,15 +87,19 @@ pub(super) struct Reader {
     stamps: Stamps,
     buffer: Vec<u8>,
     settings: Settings,
+    bounds: Arc<Bounds>,
     swept: Instant,
+    /// When we said it.
+    goodbye: Instant,
     names: Names,
 }
 
 /// A connection as its reader sees it.
 struct Half {
     conn: Arc<Conn>,
-    /// The beginning of a frame.
+    /// The beginning of a frame, and how many of its bytes are counted as kept.
     partial: Vec<u8>,
+    counted: usize,
     caller: CallerId,
     /// The last call's number.
     call: Option<u64>,
@@ -102,6 +107,10 @@ struct Half {
     listed: Option<Instant>,
     /// Whether it is on the list of those that are not to be read.
     parked: bool,
+    /// Whether the peer has closed its side: there is no event any more, so it is read to the end.
+    ending: bool,
+    /// Whether the peer has said goodbye.
+    left: bool,
     heard: Instant,
 }
 
@@ -110,6 +119,7 @@ impl Reader {
         poll: Poll,
         mut listener: TcpListener,
         settings: Settings,
+        bounds: Arc<Bounds>,
         now: Instant,
     ) -> io::Result<Self> {
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
@@ -125,9 +135,12 @@ impl Reader {
             receiver: Receiver::new(),
             stamps: Stamps::default(),
             buffer: vec![0; stamp::READ],
+            // The names of strangers are not to fill the table of this process.
+            names: if settings.trust { Names::process() } else { Names::default() },
             settings,
+            bounds,
             swept: now,
-            names: Names::process(),
+            goodbye: now,
         })
     }
 
@@ -140,16 +153,14 @@ impl Reader {
         inputs: &mut Vec<Input>,
     ) -> (Instant, Span) {
         let waits = self.unread.is_empty() && !self.accepting;
-        let timeout = match waits {
-            true if self.parked.is_empty() => timeout,
-            true => timeout.min(LOOK),
-            false => Duration::ZERO,
-        };
+        let timeout = if waits { timeout } else { Duration::ZERO };
         // Interrupted by a signal: then nothing is ready.
         let _ = self.poll.poll(&mut self.events, Some(timeout));
         let now = clock.now();
         self.sort(now);
-        self.unpark(now);
+        if self.bounds.take_room() {
+            self.unpark(now);
+        }
         if self.accepting {
             self.accept(now, inputs);
         }
@@ -169,15 +180,24 @@ impl Reader {
     }
 
     /// Accepts nothing any more, and tells everybody.
-    pub(super) fn say_goodbye(&mut self) {
-        if let Some(mut listener) = self.listener.take() {
-            let _ = self.poll.registry().deregister(&mut listener);
-            self.accepting = false;
-        }
+    pub(super) fn say_goodbye(&mut self, now: Instant) {
+        self.goodbye = now;
+        self.stop_listening();
         for half in self.conns.iter().flatten() {
             half.conn.lock().write(|out| wire::write_goodbye(out, Goodbye::Leaving));
             half.conn.flush();
         }
+    }
+
+    /// Closes connections on which nothing is open or comes any more. Whether all are closed.
+    pub(super) fn part(&self, now: Instant) -> bool {
+        self.conns.iter().flatten().fold(true, |parted, half| {
+            let silent = now.since(half.heard.max(self.goodbye)) >= LINGER;
+            if silent && half.conn.lock().is_idle() {
+                half.conn.end();
+            }
+            parted && half.conn.is_gone()
+        })
     }
 
     /// Whether everything has been written that can be.
@@ -187,8 +207,16 @@ impl Reader {
 
     /// Ends all connections.
     pub(super) fn close(&mut self) {
+        self.stop_listening();
         for half in self.conns.iter().flatten() {
             half.conn.end();
+        }
+    }
+
+    fn stop_listening(&mut self) {
+        if let Some(mut listener) = self.listener.take() {
+            let _ = self.poll.registry().deregister(&mut listener);
+            self.accepting = false;
         }
     }
 
@@ -211,6 +239,7 @@ impl Reader {
             if event.is_writable() && !half.conn.lock().is_clean() {
                 half.conn.flush();
             }
+            half.ending |= event.is_read_closed();
             if wants_reading(event) && half.listed.is_none() && !half.parked {
                 half.listed = Some(now);
                 self.unread.push_back(token);
@@ -223,7 +252,7 @@ impl Reader {
         let mut parked = std::mem::take(&mut self.parked);
         parked.retain(|token| {
             let Some(Some(half)) = self.conns.get_mut(*token) else { return false };
-            if half.is_full(&self.settings) {
+            if half.is_full(&self.bounds) {
                 return true;
             }
             half.parked = false;
@@ -273,12 +302,15 @@ impl Reader {
         let interest = Interest::READABLE | Interest::WRITABLE;
         self.poll.registry().register(&mut stream, Token(token), interest).ok()?;
         Some(Half {
-            conn: Arc::new(Conn::new(stream)),
+            conn: Arc::new(Conn::new(stream, Arc::clone(&self.bounds))),
             partial: Vec::new(),
+            counted: 0,
             caller: CallerId::UNKNOWN,
             call: None,
             listed: None,
             parked: false,
+            ending: false,
+            left: false,
             heard: now,
         })
     }
@@ -293,7 +325,7 @@ impl Reader {
     ) -> Span {
         let Some(Some(half)) = self.conns.get_mut(token) else { return Span::ZERO };
         half.listed = None;
-        if half.is_full(&self.settings) {
+        if half.is_full(&self.bounds) {
             half.parked = true;
             self.parked.push(token);
             return Span::ZERO;
@@ -305,22 +337,24 @@ impl Reader {
             Err(error) if error.kind() == ErrorKind::Interrupted => (0, None),
             Err(_) => return self.lose(token, inputs),
         };
-        // A read that did not fill the buffer has emptied the socket; what comes then is an event.
-        if count == self.buffer.len() || count == 0 {
+        // A read that did not fill the buffer has emptied the socket; what comes then is an event,
+        // unless that was the end and came with the event that brought us here.
+        if count == self.buffer.len() || count == 0 || half.ending {
             half.listed = Some(now);
             self.unread.push_back(token);
         }
         half.heard = now;
         let arrived = self.stamps.arrived(wall, now, clock);
         let bytes = &self.buffer[..count];
+        let (settings, names) = (&self.settings, &self.names);
         let parsed = if half.partial.is_empty() {
-            half.parse(bytes, arrived, &self.settings.limits, &self.names, inputs).map(|used| {
+            half.parse(bytes, arrived, settings, names, inputs).map(|used| {
                 half.partial.extend_from_slice(&bytes[used..]);
             })
         } else {
             let mut partial = std::mem::take(&mut half.partial);
             partial.extend_from_slice(bytes);
-            let used = half.parse(&partial, arrived, &self.settings.limits, &self.names, inputs);
+            let used = half.parse(&partial, arrived, settings, names, inputs);
             used.map(|used| {
                 if used < partial.len() {
                     partial.drain(..used);
@@ -328,20 +362,24 @@ impl Reader {
                 }
             })
         };
-        if parsed.is_err() {
-            inputs.push(Input::Malformed);
-            half.conn.lock().write(|out| wire::write_goodbye(out, Goodbye::Malformed));
-            half.conn.flush();
-            half.conn.end();
-            return self.lose(token, inputs);
-        }
-        now.since(arrived)
+        self.bounds.count(&mut half.counted, half.partial.len());
+        let too_much = half.counted > 0 && self.bounds.kept() > self.bounds.held;
+        let why = match parsed {
+            Ok(()) if too_much => Goodbye::Violation,
+            Ok(()) => return now.since(arrived),
+            Err(_) => Goodbye::Malformed,
+        };
+        inputs.extend((why == Goodbye::Malformed).then_some(Input::Malformed));
+        half.conn.lock().write(|out| wire::write_goodbye(out, why));
+        half.conn.flush();
+        self.lose(token, inputs)
     }
 
     /// A connection is no more.
     fn lose(&mut self, token: usize, inputs: &mut Vec<Input>) -> Span {
-        if let Some(half) = self.conns[token].take() {
+        if let Some(mut half) = self.conns[token].take() {
             half.conn.end();
+            self.bounds.count(&mut half.counted, 0);
             inputs.push(Input::Gone(half.caller, Arc::clone(&half.conn)));
             inputs.push(Input::Dead(half.conn));
             self.vacant.push(token);
@@ -357,7 +395,8 @@ impl Reader {
         asked.filter_map(|half| stamp::round_trip(&half.conn.stream)).min()
     }
 
-    /// Ends connections that have been silent, or have not taken their answers, for too long.
+    /// Ends connections that have been silent, or have not taken their answers, for too long, and those
+    /// whose peers have said goodbye and wait for nothing.
     fn sweep(&mut self, now: Instant, inputs: &mut Vec<Input>) {
         self.swept = now;
         inputs.extend(self.round_trip(now).map(Input::RoundTrip));
@@ -369,10 +408,12 @@ impl Reader {
             let mut state = half.conn.lock();
             let silent = now.since(half.heard);
             let waits_for_us = state.open() > 0 && state.is_clean();
-            if half.conn.is_gone() || silent > self.settings.idle && !waits_for_us {
-                if !half.conn.is_gone() {
-                    state.write(|out| wire::write_goodbye(out, Goodbye::Idle));
-                }
+            // What was read in this pass has not begun yet.
+            let over = half.left && silent >= SWEEP && state.is_idle();
+            if half.conn.is_gone() || over {
+                lost.push(token);
+            } else if silent > self.settings.idle && !waits_for_us {
+                state.write(|out| wire::write_goodbye(out, Goodbye::Idle));
                 lost.push(token);
             } else if silent >= SWEEP {
                 state.rest();
@@ -394,9 +435,8 @@ fn wants_reading(event: &Event) -> bool {
 
 impl Half {
     /// Whether it has so much open, or to be written, that it is not to be read.
-    fn is_full(&self, settings: &Settings) -> bool {
-        let state = self.conn.lock();
-        let full = state.open() >= settings.open || state.unwritten() > settings.out_limit;
+    fn is_full(&self, bounds: &Bounds) -> bool {
+        let full = self.conn.is_full() || self.conn.lock().open() >= bounds.open;
         full && !self.conn.is_gone()
     }
 
@@ -405,14 +445,14 @@ impl Half {
         &mut self,
         bytes: &[u8],
         arrived: Instant,
-        limits: &Limits,
+        settings: &Settings,
         names: &Names,
         inputs: &mut Vec<Input>,
     ) -> Result<usize, WireError> {
         let mut used = 0;
-        while let Some((frame, length)) = Frame::read(&bytes[used..], limits)? {
+        while let Some((frame, length)) = Frame::read(&bytes[used..], &settings.limits)? {
             used += length;
-            self.take(&frame, arrived, names, inputs)?;
+            self.take(&frame, arrived, settings.trust, names, inputs)?;
         }
         Ok(used)
     }
@@ -421,6 +461,7 @@ impl Half {
         &mut self,
         frame: &Frame<'_>,
         arrived: Instant,
+        trust: bool,
         names: &Names,
         inputs: &mut Vec<Input>,
     ) -> Result<(), WireError> {
@@ -430,7 +471,11 @@ impl Half {
                     return Err(WireError::Order);
                 }
                 self.call = Some(frame.call);
-                let head = wire::read_request(frame.fields, arrived, names)?;
+                let mut head = wire::read_request(frame.fields, arrived, names)?;
+                if !trust {
+                    let deadline = head.context.deadline;
+                    head.context = Context { deadline, ..Context::default() };
+                }
                 self.speaks_for(head.context.caller, inputs);
                 inputs.push(Input::Request(Waiting {
                     conn: Arc::clone(&self.conn),
@@ -441,7 +486,7 @@ impl Half {
                     arrived,
                 }));
             }
-            Some(Kind::Report) => {
+            Some(Kind::Report) if trust => {
                 let context = wire::read_request(frame.fields, arrived, names)?.context;
                 self.speaks_for(context.caller, inputs);
                 inputs.push(Input::Report(context));
@@ -450,9 +495,12 @@ impl Half {
             Some(Kind::Goodbye) => {
                 inputs.push(Input::Gone(self.caller, Arc::clone(&self.conn)));
                 self.caller = CallerId::UNKNOWN;
+                self.left = true;
             }
-            // What only servers send, and what a later version may: nothing to us.
-            Some(Kind::Answer | Kind::Refusal | Kind::Failure | Kind::Feedback) | None => {}
+            // What only servers send, what strangers say of themselves, and what a later version may
+            // send: nothing to us.
+            Some(Kind::Answer | Kind::Refusal | Kind::Failure | Kind::Feedback | Kind::Report)
+            | None => {}
         }
         Ok(())
     }

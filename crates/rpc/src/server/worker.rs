@@ -14,23 +14,30 @@
 //! A finish after which sockets will be read first does not dispatch: what came in meanwhile has its
 //! say in who is next.
 
+use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use tidegate_core::{Instant, Outcome, Span};
-use tidegate_driver::context;
+use tidegate_core::{Context, Instant, RequestId, Span};
+use tidegate_driver::context::{self, Parent};
+use tokio::task::AbortHandle;
 
-use super::core::{Claim, Core, Dirty, Job};
+use super::core::{Core, Dirty, Job};
 use super::reader::{Input, Reader};
 use super::{Shared, Stage};
 use crate::handler::{Answer, Reply, Working};
-use crate::wire::{self, Failure};
+use crate::wire::Failure;
 
 /// How long handlers run before sockets are read again.
 const SLICE: Span = Span::from_micros(50);
-/// Longest wait for an event: sweeps and the end of a grace period are due now and then.
+/// Longest wait for an event: sweeps are due now and then.
 const LONGEST_WAIT: Duration = Duration::from_millis(250);
+/// The same while the server stops: peers are parted with, and the grace ends.
+const LONGEST_LAST_WAIT: Duration = Duration::from_millis(10);
+/// How long answers may take to be written after the grace.
+const LAST_WRITES: Span = Span::from_secs(1);
 
 /// Runs until the server has stopped.
 pub(super) fn work(shared: &Arc<Shared>) {
@@ -41,6 +48,8 @@ pub(super) fn work(shared: &Arc<Shared>) {
         }
         flush(&mut dirty);
     }
+    shared.lock().threads -= 1;
+    shared.ended.notify_all();
 }
 
 /// The next job: by leading, or by waiting for what the leader finds. The outer none is the end.
@@ -57,7 +66,7 @@ fn next(shared: &Arc<Shared>, inputs: &mut Vec<Input>, dirty: &mut Dirty) -> Opt
             return Some(lead(shared, wait, inputs, dirty));
         }
         // Somebody else reads; what a finish left undone is done here.
-        core.dispatch(shared.clock.now(), dirty);
+        core.dispatch(shared.now(), dirty);
         if core.has_jobs() {
             let job = core.next_job();
             shared.rouse(&core);
@@ -74,11 +83,12 @@ fn next(shared: &Arc<Shared>, inputs: &mut Vec<Input>, dirty: &mut Dirty) -> Opt
 
 /// How long to wait for sockets: not at all while there is work.
 fn wait(shared: &Shared, core: &Core) -> Duration {
-    if core.has_jobs() || core.gate.waiting() > 0 && core.gate.running() < core.gate.slots() {
+    if core.has_jobs() || core.can_start() {
         return Duration::ZERO;
     }
+    let longest = if shared.stage() == Stage::Serving { LONGEST_WAIT } else { LONGEST_LAST_WAIT };
     let wakeup = core.gate.next_wakeup();
-    wakeup.map_or(LONGEST_WAIT, |at| Duration::from(at.since(shared.clock.now())).min(LONGEST_WAIT))
+    wakeup.map_or(longest, |at| Duration::from(at.since(shared.now())).min(longest))
 }
 
 /// One pass over the sockets and one step of the gate; then the lead is free for another thread.
@@ -89,7 +99,7 @@ fn lead(
     dirty: &mut Dirty,
 ) -> Option<Job> {
     let mut reader = shared.reader();
-    let (now, delay) = reader.pass(wait, &*shared.clock, inputs);
+    let (now, delay) = reader.pass(wait, shared.clock(), inputs);
     // Tasks are stopped after the lock: to drop one takes it.
     let mut tasks = Vec::new();
     let mut core = shared.lock();
@@ -120,7 +130,7 @@ fn lead(
     drop(reader);
     shared.rouse(&core);
     drop(core);
-    tasks.iter().for_each(tokio::task::AbortHandle::abort);
+    tasks.iter().for_each(AbortHandle::abort);
     job
 }
 
@@ -131,25 +141,30 @@ fn close_down(
     reader: &mut Reader,
     now: Instant,
     dirty: &mut Dirty,
-    tasks: &mut Vec<tokio::task::AbortHandle>,
+    tasks: &mut Vec<AbortHandle>,
 ) {
     match shared.stage() {
         Stage::Serving | Stage::Over => return,
         Stage::Asked => {
             core.gate.drain();
-            reader.say_goodbye();
+            reader.say_goodbye(now);
             shared.enter(Stage::Draining);
         }
         Stage::Draining => {}
     }
-    if now >= shared.grace_ends() {
+    let late = now >= shared.grace_ends();
+    if late {
         tasks.extend(core.give_up(now, dirty));
         flush(dirty);
     }
     let empty = core.gate.running() == 0 && core.gate.waiting() == 0 && !core.has_jobs();
-    // Who does not take the last answers in time loses them.
-    let patient = now < shared.grace_ends() + Span::from_secs(1);
-    if empty && (reader.is_clean() || !patient) {
+    // What peers sent before they heard the goodbye is read and refused, unless time is up. Who does
+    // not take the last answers in time loses them.
+    let over = match late {
+        false => reader.part(now),
+        true => reader.is_clean() || now >= shared.grace_ends() + LAST_WRITES,
+    };
+    if empty && over {
         reader.close();
         shared.enter(Stage::Over);
     }
@@ -157,30 +172,33 @@ fn close_down(
 
 /// Runs a job and what may start after it, for a slice of time.
 fn run(shared: &Arc<Shared>, first: Job, dirty: &mut Dirty) {
-    let begun = shared.clock.now();
+    let begun = shared.now();
     let (mut job, mut started) = (first, begun);
     loop {
-        let Job { claim, request } = job;
-        let call = || shared.handler.call(request);
-        let entered = context::enter(claim.context);
-        let reply = catch_unwind(AssertUnwindSafe(call));
+        let Job { id, request } = job;
+        let entered = context::enter_for(request.context, Some(shared.parent(id)));
+        let context = request.context;
+        let reply = catch_unwind(AssertUnwindSafe(|| shared.handler.call(request)));
         drop(entered);
-        let now = shared.clock.now();
+        let now = shared.now();
         let mut core = match reply {
             Ok(Reply::Later(working)) => {
-                spawn(shared, claim, working, now);
+                spawn(shared, id, context, working, now, dirty);
                 shared.lock()
             }
             Ok(Reply::Now(answer)) => {
-                answered(shared, &claim, answer, now, now.since(started), dirty)
+                let mut core = shared.lock();
+                core.finish(now, id, answer, now.since(started), dirty);
+                core
             }
             Err(_) => {
-                let answer = Err(Failure::new(Failure::PANIC, "the handler panicked"));
-                let mut core = answered(shared, &claim, answer, now, now.since(started), dirty);
+                let mut core = shared.lock();
+                core.finish(now, id, Err(panicked()), now.since(started), dirty);
                 core.counts.panics += 1;
                 core
             }
         };
+        core.called();
         if now.since(begun) >= SLICE && !core.led {
             return;
         }
@@ -194,54 +212,37 @@ fn run(shared: &Arc<Shared>, first: Job, dirty: &mut Dirty) {
     }
 }
 
-/// A handler is done: tells the gate, and writes the answer.
-fn answered<'a>(
-    shared: &'a Shared,
-    claim: &Claim,
-    answer: Answer,
-    now: Instant,
-    took: Span,
-    dirty: &mut Dirty,
-) -> std::sync::MutexGuard<'a, Core> {
-    let outcome = if answer.is_ok() { Outcome::Serve } else { Outcome::Fail };
-    let mut core = shared.lock();
-    let feedback = core.finish(now, claim, outcome, took);
-    let mut state = claim.conn.lock();
-    // Cancelled meanwhile: nobody wants to hear it.
-    if state.finish(claim.call).is_some() {
-        feedback.iter().for_each(|feedback| state.tell(feedback));
-        let feedback = feedback.as_ref();
-        let clean = state.write(|out| match &answer {
-            Ok(payload) => wire::write_answer(out, claim.call, feedback, payload),
-            Err(failure) => wire::write_failure(out, claim.call, failure, feedback),
-        });
-        if clean {
-            dirty.push(Arc::clone(&claim.conn));
-        }
-    }
-    drop(state);
-    core
+fn panicked() -> Failure {
+    Failure::new(Failure::PANIC, "the handler panicked")
 }
 
 /// Lets a request go on as a task.
-fn spawn(shared: &Arc<Shared>, claim: Claim, working: Working, started: Instant) {
-    let id = claim.id;
+fn spawn(
+    shared: &Arc<Shared>,
+    id: RequestId,
+    context: Context,
+    working: Working,
+    started: Instant,
+    dirty: &mut Dirty,
+) {
     let Some(runtime) = &shared.runtime else {
         let message = "an async handler needs a server started in a tokio runtime";
-        let answer = Err(Failure::new(Failure::STOPPED, message));
-        let mut dirty = Dirty::new();
-        drop(answered(shared, &claim, answer, started, Span::ZERO, &mut dirty));
-        return flush(&mut dirty);
+        let answer = Err(Failure::new(Failure::NO_RUNTIME, message));
+        return shared.lock().finish(started, id, answer, Span::ZERO, dirty);
     };
-    let context = claim.context;
-    let task = Task { shared: Arc::clone(shared), claim: Some(claim), started };
-    let future = context::scope(context, async move {
-        let mut task = task;
-        let answer = Guarded(working).await;
+    let mut task = Task { shared: Arc::clone(shared), id: Some(id), started };
+    let mut working = Guarded(working);
+    let future = async move {
+        let answer = poll_fn(|cx| {
+            let _entered = context::enter_for(context, Some(task.shared.parent(id)));
+            Pin::new(&mut working).poll(cx)
+        });
+        let answer = answer.await;
         task.end(answer);
-    });
+    };
     let handle = runtime.spawn(future).abort_handle();
-    shared.lock().running_as(id, handle);
+    let unwanted = shared.lock().running_as(id, handle);
+    unwanted.iter().for_each(AbortHandle::abort);
 }
 
 /// A future whose panic is a failure.
@@ -255,28 +256,34 @@ impl Future for Guarded {
         cx: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Answer> {
         let poll = catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(cx)));
-        poll.unwrap_or_else(|_| {
-            let failure = Failure::new(Failure::PANIC, "the handler panicked");
-            std::task::Poll::Ready(Err(failure))
-        })
+        poll.unwrap_or_else(|_| std::task::Poll::Ready(Err(panicked())))
     }
 }
 
 /// A request that runs as a task. Dropped before its end it is cancelled, and its slot goes on.
 struct Task {
     shared: Arc<Shared>,
-    claim: Option<Claim>,
+    /// None once it has ended.
+    id: Option<RequestId>,
     started: Instant,
 }
 
 impl Task {
     fn end(&mut self, answer: Answer) {
-        let Some(claim) = self.claim.take() else { return };
-        let (shared, now, mut dirty) = (&self.shared, self.shared.clock.now(), Dirty::new());
         let panicked = matches!(&answer, Err(failure) if failure.code == Failure::PANIC);
-        let took = now.since(self.started);
-        let mut core = answered(shared, &claim, answer, now, took, &mut dirty);
-        core.counts.panics += u64::from(panicked);
+        let started = self.started;
+        self.settle(|core, now, id, dirty| {
+            core.finish(now, id, answer, now.since(started), dirty);
+            core.counts.panics += u64::from(panicked);
+        });
+    }
+
+    /// Tells the gate, and starts what can start then.
+    fn settle(&mut self, end: impl FnOnce(&mut Core, Instant, RequestId, &mut Dirty)) {
+        let Some(id) = self.id.take() else { return };
+        let (shared, now, mut dirty) = (&self.shared, self.shared.now(), Dirty::new());
+        let mut core = shared.lock();
+        end(&mut core, now, id, &mut dirty);
         core.dispatch(now, &mut dirty);
         shared.rouse(&core);
         drop(core);
@@ -286,22 +293,7 @@ impl Task {
 
 impl Drop for Task {
     fn drop(&mut self) {
-        let Some(claim) = self.claim.take() else { return };
-        let (shared, now, mut dirty) = (&self.shared, self.shared.clock.now(), Dirty::new());
-        let mut core = shared.lock();
-        core.drop_running(now, claim.id);
-        // Stopped by the server's end and not by its caller: that one is told.
-        let mut state = claim.conn.lock();
-        if state.finish(claim.call).is_some() {
-            let failure = Failure::new(Failure::STOPPED, "the server stopped");
-            state.write(|out| wire::write_failure(out, claim.call, &failure, None));
-            dirty.push(Arc::clone(&claim.conn));
-        }
-        drop(state);
-        core.dispatch(now, &mut dirty);
-        shared.rouse(&core);
-        drop(core);
-        flush(&mut dirty);
+        self.settle(Core::give_up_task);
     }
 }
 
@@ -313,6 +305,11 @@ pub(super) fn flush(dirty: &mut Dirty) {
 }
 
 impl Shared {
+    /// Whom the calls of a handler are made for.
+    fn parent(&self, request: RequestId) -> Parent {
+        Parent { gate: self.id, request }
+    }
+
     /// Sees to it that somebody takes what is ready, and that somebody leads.
     fn rouse(&self, core: &Core) {
         if core.idle > 0 {
@@ -321,7 +318,7 @@ impl Shared {
             }
         } else if core.led && core.has_jobs() {
             // The leader waits for sockets; it is to look at what is ready.
-            let _ = self.waker.wake();
+            self.bounds.wake();
         }
     }
 }

@@ -90,7 +90,8 @@ pub fn write_request(
             put_int(out, 2, context.rank.key().into());
         }
         if context.workflow != Workflow::NONE {
-            let name = names.name(context.workflow);
+            // A longer one would be ignored.
+            let name = names.name(context.workflow).filter(|name| name.len() <= Names::LONGEST);
             name.into_iter().for_each(|name| put_bytes(out, 3, name.as_bytes()));
         }
         if context.deadline != Instant::FAR {
@@ -257,6 +258,10 @@ impl Failure {
     pub const PANIC: u32 = Self::RESERVED + 1;
     /// The server stopped before the handler was done.
     pub const STOPPED: u32 = Self::RESERVED + 2;
+    /// The answer is larger than may be sent. The handler has done its work.
+    pub const TOO_LARGE: u32 = Self::RESERVED + 3;
+    /// The handler is async, and its server was started outside of a runtime.
+    pub const NO_RUNTIME: u32 = Self::RESERVED + 4;
 
     /// A failure.
     pub fn new(code: u32, message: impl Into<String>) -> Self {
@@ -288,7 +293,7 @@ pub enum Goodbye {
 
 fn workflow(value: &[u8], names: &Names) -> Result<Workflow, WireError> {
     if value.len() > Names::LONGEST {
-        return Err(WireError::Fields);
+        return Ok(Workflow::NONE);
     }
     std::str::from_utf8(value).map(|name| names.number(name)).map_err(|_| WireError::Fields)
 }

@@ -29,6 +29,8 @@ pub const VERSION: u8 = 1;
 pub const HEADER: usize = 16;
 /// Bytes that `length` does not count: itself.
 const LENGTH: usize = 4;
+/// The largest payload that fits a frame whatever its fields.
+pub(crate) const LARGEST: usize = u32::MAX as usize - HEADER - u16::MAX as usize;
 
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
