@@ -68,11 +68,72 @@ fn a_shift_has_its_course_and_a_store_its_keys() {
     assert!(series.iter().any(|step| step["offered_rps"].as_f64() > Some(0.0)));
 }
 
+/// A run in which nothing happened says nothing, and says that.
+#[test]
+fn a_run_without_requests_is_not_valid() {
+    let rows = rows(&bench(&[
+        "--seconds",
+        "0.1",
+        "--callers",
+        "4",
+        "--load",
+        "0",
+        "--capacity",
+        "1000",
+        "--policy",
+        "tide",
+        "--format",
+        "json",
+    ]));
+    assert_eq!((&rows[0]["requests"], &rows[0]["valid"]), (&0.into(), &false.into()));
+}
+
+/// Rows come as they are measured, and what there is when somebody has had enough is kept.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_was_measured_before_ctrl_c_is_told() {
+    use std::io::{BufRead, BufReader};
+    use std::process::Stdio;
+    let folder = std::env::temp_dir().join(format!("tidegate-bench-int-{}", std::process::id()));
+    let loads = vec!["1"; 600].join(",");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["bench", "rpc", "--seconds", "0.1", "--callers", "4", "--capacity", "1000"])
+        .args(["--load", &loads, "--policy", "tide", "--format", "json", "--out"])
+        .arg(&folder)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    lines.next().expect("a row").expect("text");
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(killed.expect("there is kill").success());
+    let count = 1 + lines.count();
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("interrupted"), "{output:?}");
+    assert!(count < 600, "{count} rows");
+    let written = std::fs::read_to_string(folder.join("rpc.json")).expect("written");
+    assert_eq!(written.lines().count(), count);
+    std::fs::remove_dir_all(folder).expect("ours");
+}
+
 #[test]
 fn wrong_input_is_told_and_exits_with_2() {
-    let cases = [["--service", "fast"], ["--policy", "none-such"], ["--cores", "0"]];
+    let cases: [&[&str]; 10] = [
+        &["--service", "fast"],
+        &["--policy", "none-such"],
+        &["--cores", "0"],
+        &["--rounds", "0"],
+        &["--shift", "1,2", "--step", "0s"],
+        &["--shift", "1,2", "--step", "1ns"],
+        &["--saturate", "1", "--out", "somewhere"],
+        &["--saturate", "1", "--rounds", "2"],
+        &["--simulate", "--service", "kv"],
+        &["--png"],
+    ];
     for case in cases {
-        let output = bench(&case);
+        let output = bench(case);
         assert_eq!(output.status.code(), Some(2), "{case:?}");
         assert!(!output.stderr.is_empty(), "{case:?}");
     }

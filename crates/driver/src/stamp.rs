@@ -9,8 +9,9 @@
 //!   brought its last byte.
 //! - **It is wall-clock time.** [`Stamps`] converts it by an offset that it measures now and then,
 //!   between two readings of the clock that deadlines are kept in.
-//! - **The wall clock steps.** A stamp from the future, or from longer ago than `OLDEST`, counts as
-//!   no time waited, and the offset is measured anew.
+//! - **The wall clock steps.** A stamp from the future or from more than a few milliseconds ago is
+//!   believed only by an offset measured just now. If that shows a step, whatever came before it may
+//!   have been stamped by either clock, and nothing is taken to have waited since before then.
 //! - **It comes with a read.** For sockets that are ready and not read yet, a driver has to count from
 //!   the moment it learned that they are.
 //!
@@ -26,10 +27,16 @@ use crate::Clock;
 /// Most bytes of one read. 16 KiB of requests of a hundred bytes are served in a fraction of a
 /// millisecond, which bounds what the stamp of the last hides about the first.
 pub const READ: usize = 16 << 10;
-/// A stamp older than this is a step of the wall clock, not a wait.
+/// A stamp older than this is a step of the wall clock that was not seen, not a wait.
 const OLDEST: Span = Span::from_secs(2);
-/// How long a measured offset is used. Clocks that are slewed drift by 500 µs per second at most, so
-/// that it is wrong by less than 50 µs; and it is measured in 50 ns.
+/// What waited no longer than this is believed without another look at the clocks; in overload, where
+/// more waits longer, that look costs 50 ns per read.
+const FRESH: Span = Span::from_millis(5);
+/// Two measurements that differ by more, beyond the drift between them, have a step in between.
+const STEP: Span = Span::from_millis(1);
+/// How fast clocks that are slewed drift at most: 500 µs per second.
+const DRIFT: f64 = 500e-6;
+/// How long a measured offset is used: by `DRIFT` it is wrong by less than 50 µs.
 const MEASURED: Span = Span::from_millis(100);
 
 /// A moment of the wall clock, in nanoseconds since 1970.
@@ -41,48 +48,59 @@ pub struct Wall(pub u64);
 pub struct Stamps {
     /// Wall clock less ours, and when that was measured.
     offset: Option<(u64, Instant)>,
-    /// How often the wall clock was seen to step.
-    steps: u64,
+    /// When the wall clock was last seen to have stepped.
+    stepped: Instant,
 }
 
 impl Stamps {
     /// When what carries `stamp` reached the machine, and at the latest `now`, a reading of `clock`.
     pub fn arrived(&mut self, stamp: Option<Wall>, now: Instant, clock: &dyn Clock) -> Instant {
         let Some(stamp) = stamp else { return now };
+        self.convert(stamp, now, || measure(clock))
+    }
+
+    fn convert(&mut self, Wall(stamp): Wall, now: Instant, measure: impl Fn() -> u64) -> Instant {
+        let by = |offset: u64| Instant::from_nanos(stamp.saturating_sub(offset));
+        let believed =
+            |offset: u64| now.since(by(offset)) <= FRESH && by(offset).since(now) <= STEP;
         let offset = match self.offset {
-            Some((offset, at)) if now.since(at) < MEASURED => offset,
-            _ => self.measure(clock),
+            Some((offset, at)) if now.since(at) < MEASURED && believed(offset) => offset,
+            known => {
+                let offset = measure();
+                let step = |(before, at): (u64, Instant)| {
+                    Span::from_nanos(offset.abs_diff(before)) > STEP + now.since(at).scale(DRIFT)
+                };
+                if known.is_some_and(step) {
+                    self.stepped = now;
+                }
+                self.offset = Some((offset, now));
+                offset
+            }
         };
-        self.convert(stamp, offset, now)
+        let arrived = by(offset).clamp(self.stepped.min(now), now);
+        if now.since(arrived) > OLDEST { now } else { arrived }
     }
+}
 
-    /// How often the wall clock was seen to step.
-    pub fn steps(&self) -> u64 {
-        self.steps
-    }
-
-    fn convert(&mut self, Wall(stamp): Wall, offset: u64, now: Instant) -> Instant {
-        let arrived = Instant::from_nanos(stamp.saturating_sub(offset));
-        // The offset is not exact: a little ahead is now.
-        let ahead = arrived.since(now) > Span::from_millis(1);
-        if ahead || now.since(arrived) > OLDEST {
-            self.steps += 1;
-            self.offset = None;
-            return now;
-        }
-        arrived.min(now)
-    }
-
-    fn measure(&mut self, clock: &dyn Clock) -> u64 {
+/// The wall clock less `clock`, from the quickest of a few looks: who is interrupted between the two
+/// looks again.
+fn measure(clock: &dyn Clock) -> u64 {
+    let look = || {
         let before = clock.now();
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
-        let after = clock.now();
-        let middle = before + after.since(before).scale(0.5);
+        let took = clock.now().since(before);
+        let middle = before + took.scale(0.5);
         let wall = u64::try_from(wall).unwrap_or(u64::MAX);
-        let offset = wall.saturating_sub(middle.since(Instant::ZERO).as_nanos());
-        self.offset = Some((offset, after));
-        offset
+        (took, wall.saturating_sub(middle.since(Instant::ZERO).as_nanos()))
+    };
+    let mut best = look();
+    for _ in 0..3 {
+        if best.0 < Span::from_micros(10) {
+            break;
+        }
+        best = best.min(look());
     }
+    best.1
 }
 
 /// Reads sockets together with their stamps.
@@ -126,12 +144,20 @@ impl Receiver {
 
 #[cfg(target_os = "linux")]
 mod info {
+    use std::mem::offset_of;
+
     use nix::libc;
     use nix::{getsockopt_impl, sockopt_impl};
 
+    /// Where the round trip is.
+    pub(super) const ROUND_TRIP: usize = offset_of!(libc::tcp_info, tcpi_rtt) / size_of::<u32>();
+    /// The kernel's `tcp_info` has grown over the years, and nix panics when it gives less than was
+    /// asked for: only its beginning is, which every kernel has.
+    pub(super) type Beginning = [u32; ROUND_TRIP + 1];
+
     sockopt_impl!(
         /// What the kernel knows of a connection.
-        TcpInfo, GetOnly, libc::IPPROTO_TCP, libc::TCP_INFO, libc::tcp_info
+        TcpInfo, GetOnly, libc::IPPROTO_TCP, libc::TCP_INFO, Beginning
     );
 }
 
@@ -140,7 +166,8 @@ mod info {
 #[cfg(target_os = "linux")]
 pub fn round_trip(socket: &impl std::os::fd::AsFd) -> Option<Span> {
     let info = nix::sys::socket::getsockopt(socket, info::TcpInfo).ok()?;
-    (info.tcpi_rtt > 0).then(|| Span::from_micros(info.tcpi_rtt.into()))
+    let micros = info[info::ROUND_TRIP];
+    (micros > 0).then(|| Span::from_micros(micros.into()))
 }
 
 #[cfg(target_os = "linux")]
@@ -231,18 +258,64 @@ mod tests {
         assert!(round_trip.is_none_or(|span| span < Span::from_secs(60)), "{round_trip:?}");
     }
 
+    /// Linux 2.6 gave 104 bytes.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn no_kernel_is_asked_for_more_than_it_has() {
+        assert!(size_of::<info::Beginning>() <= 104);
+    }
+
+    /// A wall clock ahead of ours by `offset` seconds, and what is stamped so long before `now` by it.
+    fn stamped(offset: f64, now: Instant, age: Span) -> (Wall, impl Fn() -> u64) {
+        let offset = (1e12 + offset * 1e9) as u64;
+        let at = (now - age).since(Instant::ZERO);
+        (Wall(offset + at.as_nanos()), move || offset)
+    }
+
+    #[test]
+    fn what_waited_is_believed_up_to_a_bound() {
+        let mut stamps = Stamps::default();
+        let now = Instant::ZERO + Span::from_secs(10);
+        for (age, believed) in [(0, 0), (1, 1), (10, 10), (1_900, 1_900), (2_100, 0)] {
+            let (stamp, measure) = stamped(0.0, now, Span::from_millis(age));
+            let arrived = stamps.convert(stamp, now, measure);
+            assert_eq!(now.since(arrived), Span::from_millis(believed));
+        }
+        assert_eq!(stamps.convert(Wall(0), now, || 1_000_000_000_000), now, "before our clock");
+    }
+
+    /// Whichever way the wall clock steps and however far, nothing appears older than it is.
     #[test]
     fn steps_of_the_wall_clock_count_as_no_time() {
-        let now = Instant::ZERO + Span::from_secs(10);
-        let mut stamps = Stamps::default();
-        let offset = 1_000_000_000_000;
-        let at = |span: Span| Wall(offset + span.as_nanos());
-        let waited = stamps.convert(at(Span::from_millis(9_990)), offset, now);
-        assert_eq!(now.since(waited), Span::from_millis(10));
-        for stepped in [Span::ZERO, Span::from_secs(7), Span::from_secs(12)] {
-            assert_eq!(stamps.convert(at(stepped), offset, now), now);
+        for step in [-7.0, -1.0, -0.5, -0.1, 0.1, 0.5, 1.0, 7.0] {
+            let (mut stamps, mut now) = (Stamps::default(), Instant::ZERO + Span::from_secs(10));
+            let millis = Span::from_millis;
+            let (stamp, measure) = stamped(0.0, now, millis(2));
+            assert_eq!(now.since(stamps.convert(stamp, now, measure)), millis(2));
+            // Some were stamped before the step and some after it, and all are read after it.
+            for before in [true, false, true, false] {
+                now += millis(2);
+                let (_, measure) = stamped(step, now, Span::ZERO);
+                let (stamp, _) = stamped(if before { 0.0 } else { step }, now, millis(10));
+                let age = now.since(stamps.convert(stamp, now, measure));
+                assert!(age <= millis(10), "{step} s, {age}");
+            }
+            now += Span::from_secs(1);
+            let (stamp, measure) = stamped(step, now, millis(300));
+            let age = now.since(stamps.convert(stamp, now, measure));
+            assert_eq!(age, millis(300), "and then waiting counts again, {step} s");
         }
-        assert_eq!((stamps.steps(), stamps.offset), (3, None));
-        assert_eq!(stamps.convert(Wall(0), offset, now), now, "before our clock began");
+    }
+
+    /// Clocks that drift apart while nothing comes do not step.
+    #[test]
+    fn drift_is_no_step() {
+        let (mut stamps, mut now) = (Stamps::default(), Instant::ZERO + Span::from_secs(10));
+        for hours in 0..3 {
+            let (stamp, measure) = stamped(f64::from(hours) * 1.5, now, Span::from_millis(100));
+            let age = now.since(stamps.convert(stamp, now, measure));
+            assert_eq!(age, Span::from_millis(100));
+            now += Span::from_secs(3600);
+        }
     }
 }

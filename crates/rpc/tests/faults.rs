@@ -384,9 +384,9 @@ fn a_connection_that_breaks_gives_everything_back() {
     assert_eq!(server.counts().cancelled, 6);
 }
 
-/// A server is killed and another one takes its place, while calls are made all the time.
+/// A server stops and another one takes its place, while calls are made all the time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn callers_survive_a_restart_and_no_call_is_answered_twice() {
+async fn callers_survive_a_restart_and_get_their_own_answers() {
     let handler = || blocking(|request: Request| Ok(request.payload));
     let gate = || {
         let text = "admission = { policy = 'tide', objective = '100s' }\n\

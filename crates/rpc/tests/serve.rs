@@ -132,9 +132,6 @@ async fn refusals_failures_and_panics_are_told_apart() {
         matches!(refused, Err(CallError::Refused(r)) if r.reason == Reason::Full),
         "{refused:?}"
     );
-    // A deadline that cannot be met is told by the client, where nobody answers in time.
-    let late = client.request(1, "").deadline(Duration::from_millis(5)).send().await;
-    assert!(late.is_err());
     leave.send(()).expect("the handler waits");
     assert_eq!(holds.await.expect("no panic").expect("served"), "waited");
     assert!(matches!(waits.await.expect("no panic"), Err(CallError::Failed(_))));
@@ -202,6 +199,30 @@ fn what_nobody_waits_for_counts_as_cancelled() {
     assert_eq!(raw.get(), Got::Answer(waits, b"x".to_vec()));
     let counts = server.counts();
     assert_eq!((counts.requests, counts.answered, counts.cancelled), (2, 1, 1), "{counts:?}");
+}
+
+/// Where nobody answers in time the client says so, and its request is cancelled.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deadline_that_passes_is_told_by_the_client() {
+    let ran = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&ran);
+    let handler = asynchronous(move |_| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        std::future::pending()
+    });
+    let server = Server::builder().gate(open(1)).bind("127.0.0.1:0", handler).expect("binds");
+    let client = Client::builder().endpoint(server.address()).caller(plain()).build().expect("ok");
+    for patience in [20, 200, 2_000, 20_000].map(Duration::from_millis) {
+        let late = client.request(1, "").deadline(patience).send().await;
+        if ran.load(Ordering::SeqCst) > 0 {
+            assert!(matches!(late, Err(CallError::TimedOut)), "{late:?}");
+            break;
+        }
+        // On a machine that slow the gate was first to find out.
+        assert!(late.is_err(), "{late:?}");
+    }
+    assert_eq!(ran.load(Ordering::SeqCst), 1);
+    until("it is cancelled", || server.gate().read(|gate| gate.running()) == 0);
 }
 
 #[tokio::test]
@@ -325,6 +346,33 @@ fn what_strangers_say_of_themselves_is_not_believed() {
     assert!(seen.deadline < tidegate_core::Instant::FAR, "that one is its own affair");
     assert_eq!(Context { deadline: tidegate_core::Instant::FAR, ..seen }, Context::default());
     assert!(server.gate().read(|gate| gate.admission().issued().is_empty()));
+}
+
+/// A credit that comes free goes to who waits for it, without being asked.
+#[test]
+fn a_caller_that_waits_is_told_of_its_credit_unasked() {
+    let gate = GateConfig::from_toml(
+        "admission = { policy = 'breakwater', target = '10s', drop = '100s', period = '1ms', \
+         additive = 1e-9, floor = 1, per_caller = 1 }\nslots = { slots = 'fixed', count = 1 }",
+    );
+    let server = Server::builder()
+        .gate(gate.expect("valid"))
+        .bind("127.0.0.1:0", blocking(|r| Ok(r.payload)))
+        .expect("binds");
+    let ask = |caller: u64, demand: u32| {
+        let mut raw = Raw::connect(server.address());
+        let caller = tidegate_core::CallerId(caller);
+        raw.send_as(&Context { caller, demand, ..Context::default() }, 0, b"x");
+        let (_, feedback) = raw.get_with_feedback();
+        (raw, feedback.expect("told").window)
+    };
+    let (first, window) = ask(1, 1);
+    assert_eq!(window, Some(1), "the only credit");
+    let (mut second, window) = ask(2, 1);
+    assert_eq!(window, Some(0), "none is left");
+    first.hang_up();
+    let Got::Feedback(feedback) = second.get() else { panic!("told unasked") };
+    assert_eq!(feedback.window, Some(1));
 }
 
 /// A single worker reads between handlers: what came while one ran is in the gate, and has its say,

@@ -1,66 +1,75 @@
 //! Connections: one per server, made when it is needed, shared by all calls.
 //!
-//! Calls append their frames to one buffer and a task writes it, so that calls made together leave
-//! together. Another task reads, and hands each answer to who waits for it.
+//! Calls leave their requests here, also while the connection is being made, and [`stream`] writes what
+//! has come together. A request becomes bytes when they are written: what is left until its deadline
+//! does not include the time it waited here, and one that was given up before leaves no trace.
+//!
+//! [`stream`]: super::stream
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
-use tidegate_core::{Context, Feedback, Instant, Rejection};
+use bytes::Bytes;
+use tidegate_core::{Advice, Context, Feedback, Instant, Reason, Rejection, Span};
 use tidegate_driver::{Names, SharedCaller};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, oneshot};
 
+use super::stream;
 use crate::error::Broken;
 use crate::wire::{self, Failure, Frame, Goodbye, Kind, Limits, RequestHead, WireError};
+
+/// After a server could not be reached, calls fail for so long without another try: long beside a round
+/// trip, short beside the time in which a server starts.
+const PAUSE: Span = Span::from_millis(100);
+/// Bytes written at once. What is on its way to the kernel is not to wait long for it.
+const BATCH: usize = 64 << 10;
+
+/// What a client bears with its connections.
+#[derive(Clone, Copy)]
+pub(super) struct Bounds {
+    pub(super) limits: Limits,
+    /// How long a server may take to be reached and to take what is written, and give no sign of life
+    /// while calls to it time out.
+    pub(super) silence: Duration,
+    /// Most bytes that wait to be written on a connection.
+    pub(super) out: usize,
+}
 
 /// A server, and the connection to it if there is one.
 pub(super) struct Endpoint {
     address: SocketAddr,
     link: Mutex<Option<Arc<Link>>>,
-    /// Held while somebody connects: others wait for the same connection.
-    connecting: tokio::sync::Mutex<()>,
 }
 
 impl Endpoint {
     pub(super) fn new(address: SocketAddr) -> Self {
-        Self { address, link: Mutex::default(), connecting: tokio::sync::Mutex::default() }
+        Self { address, link: Mutex::default() }
     }
 
-    /// The connection, made now if need be.
-    pub(super) async fn link(
-        &self,
-        caller: &SharedCaller,
-        endpoint: usize,
-        limits: Limits,
-    ) -> Result<Arc<Link>, Broken> {
-        if let Some(link) = self.usable() {
-            return Ok(link);
+    /// The connection, begun now if need be.
+    pub(super) fn link(&self, caller: &SharedCaller, number: usize, bounds: Bounds) -> Arc<Link> {
+        let now = caller.now();
+        let mut current = lock(&self.link);
+        if let Some(link) = current.as_ref().filter(|link| lock(&link.state).stands(now)) {
+            return Arc::clone(link);
         }
-        let _connecting = self.connecting.lock().await;
-        if let Some(link) = self.usable() {
-            return Ok(link);
-        }
-        let stream = TcpStream::connect(self.address).await.map_err(Broken::Io)?;
-        let _ = stream.set_nodelay(true);
-        let (read, write) = stream.into_split();
-        let link = Arc::new(Link::default());
-        tokio::spawn(write_all(Arc::clone(&link), write));
-        tokio::spawn(read_all(Arc::clone(&link), read, caller.clone(), endpoint, limits));
-        *lock(&self.link) = Some(Arc::clone(&link));
-        Ok(link)
+        let link = Arc::new(Link::new(caller.clone(), number, bounds));
+        tokio::spawn(stream::run(Arc::clone(&link), self.address));
+        *current = Some(Arc::clone(&link));
+        link
     }
 
-    /// Tells the server what waits here, if there is a connection.
+    /// Tells the server what waits here, if there is a connection. Where nothing is taken any more, a
+    /// report would not help.
     pub(super) fn report(&self, context: &Context) {
-        if let Some(link) = self.usable() {
-            lock(&link.state).out(|out| wire::write_report(out, context));
-            link.written.notify_one();
+        let Some(link) = lock(&self.link).clone() else { return };
+        let mut state = lock(&link.state);
+        if state.is_open() && state.bytes() < link.bounds.out {
+            wire::write_report(&mut state.out, context);
+            link.wake.notify_one();
         }
     }
 
@@ -68,62 +77,96 @@ impl Endpoint {
     pub(super) fn leave(&self) -> Option<Arc<Link>> {
         let link = lock(&self.link).take()?;
         let mut state = lock(&link.state);
-        state.out(|out| wire::write_goodbye(out, Goodbye::Leaving));
-        state.leaving = true;
-        drop(state);
-        link.written.notify_one();
-        Some(link)
-    }
-
-    pub(super) async fn close(&self) {
-        let Some(link) = self.leave() else { return };
-        loop {
-            let over = link.over.notified();
-            if lock(&link.state).over {
-                return;
-            }
-            over.await;
+        if state.parting == Parting::Not {
+            state.parting = Parting::Wanted;
         }
-    }
-
-    fn usable(&self) -> Option<Arc<Link>> {
-        let link = lock(&self.link);
-        link.as_ref().filter(|link| !lock(&link.state).closed()).map(Arc::clone)
+        drop(state);
+        link.wake.notify_one();
+        Some(link)
     }
 }
 
-/// A connection.
-#[derive(Default)]
+/// A connection, from before it is made until after it ended.
 pub(super) struct Link {
+    pub(super) caller: SharedCaller,
+    /// The caller's number for the server.
+    number: usize,
+    pub(super) bounds: Bounds,
+    names: Names,
     state: Mutex<State>,
-    /// There is something to write.
-    written: Notify,
-    /// The writer has ended.
-    over: Notify,
+    /// There is something to write, or nothing more to come.
+    pub(super) wake: Notify,
+    /// Goodbye has been said.
+    parted: Notify,
 }
 
 #[derive(Default)]
 struct State {
-    out: Vec<u8>,
     /// The number of the last call.
     last: u64,
     waiting: HashMap<u64, oneshot::Sender<Received>>,
+    /// Those of them that have not been written, and their bytes.
+    unsent: BTreeMap<u64, Unsent>,
+    unsent_bytes: usize,
+    /// Reports and cancellations. Of the latter there are never more than requests were written.
+    out: Vec<u8>,
+    /// The first request since something was heard was written then.
+    unanswered: Option<Instant>,
     /// The server has said goodbye, or the connection broke: no new calls.
-    closed: bool,
-    /// We have said goodbye: the writer ends when all is written and answered.
-    leaving: bool,
-    over: bool,
+    closed: Option<End>,
+    /// Not to be tried again before.
+    retry: Instant,
+    parting: Parting,
+}
+
+struct Unsent {
+    head: RequestHead,
+    payload: Bytes,
+}
+
+/// How far we are with saying goodbye. Then the connection ends with the last answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Parting {
+    #[default]
+    Not,
+    Wanted,
+    Writing,
+    Done,
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum End {
+    Io(io::ErrorKind),
+    Wire(WireError),
+    Closed,
+}
+
+impl End {
+    /// Nothing was heard or taken for too long.
+    pub(super) const SILENT: Self = Self::Io(io::ErrorKind::TimedOut);
+
+    fn told(self) -> Broken {
+        match self {
+            Self::Io(kind) => Broken::Io(kind.into()),
+            Self::Wire(error) => Broken::Wire(error),
+            Self::Closed => Broken::Closed,
+        }
+    }
 }
 
 impl State {
-    fn out(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
-        if !self.closed {
-            write(&mut self.out);
-        }
+    fn is_open(&self) -> bool {
+        self.closed.is_none() && self.parting == Parting::Not
     }
 
-    fn closed(&self) -> bool {
-        self.closed || self.leaving
+    /// Whether calls go by this connection, were it only to fail at once.
+    fn stands(&self, now: Instant) -> bool {
+        self.is_open() || now < self.retry
+    }
+
+    fn bytes(&self) -> usize {
+        self.unsent_bytes + self.out.len()
     }
 }
 
@@ -133,52 +176,124 @@ pub(super) enum Received {
     Answer(Bytes, Option<Feedback>),
     Refusal(Rejection, Option<Feedback>),
     Failure(Failure, Option<Feedback>),
+    /// The connection ended before the request was written.
+    Unsent(Broken),
     Broken(Broken),
 }
 
 impl Link {
-    /// Sends a request; none if the connection takes no more.
-    pub(super) fn send(
-        self: &Arc<Self>,
-        head: &RequestHead,
-        now: Instant,
-        names: &Names,
-        payload: &[u8],
-    ) -> Option<Sent> {
-        let (sender, receiver) = oneshot::channel();
-        let mut state = lock(&self.state);
-        if state.closed() {
-            return None;
+    fn new(caller: SharedCaller, number: usize, bounds: Bounds) -> Self {
+        Self {
+            caller,
+            number,
+            bounds,
+            names: Names::process(),
+            state: Mutex::default(),
+            wake: Notify::new(),
+            parted: Notify::new(),
         }
-        state.last += 1;
-        let call = state.last;
-        wire::write_request(&mut state.out, call, head, now, names, payload);
-        state.waiting.insert(call, sender);
-        drop(state);
-        self.written.notify_one();
-        Some(Sent { link: Arc::clone(self), call, receiver: Some(receiver) })
+    }
+
+    /// Sends a request and waits for what comes back.
+    pub(super) async fn call(&self, head: RequestHead, payload: Bytes) -> Received {
+        let (sender, receiver) = oneshot::channel();
+        let call = {
+            let mut state = lock(&self.state);
+            if !state.is_open() {
+                return Received::Unsent(state.closed.unwrap_or(End::Closed).told());
+            }
+            if state.bytes() >= self.bounds.out {
+                let (bytes, limit) = (state.bytes() as f64, self.bounds.out as f64);
+                let full = Rejection::new(Reason::Full, bytes, limit, Advice::Elsewhere);
+                return Received::Refusal(full, None);
+            }
+            state.last += 1;
+            let call = state.last;
+            state.unsent_bytes += payload.len();
+            state.unsent.insert(call, Unsent { head, payload });
+            state.waiting.insert(call, sender);
+            call
+        };
+        self.wake.notify_one();
+        let _sent = Sent { link: self, call, deadline: head.context.deadline };
+        receiver.await.unwrap_or(Received::Broken(Broken::Closed))
+    }
+
+    /// Fills in what is to be written next, which was written when this is asked again. False once
+    /// there will never be more.
+    pub(super) fn fill(&self, bytes: &mut Vec<u8>) -> bool {
+        let now = self.caller.now();
+        let mut state = lock(&self.state);
+        bytes.clear();
+        std::mem::swap(bytes, &mut state.out);
+        while bytes.len() < BATCH
+            && let Some((call, Unsent { head, payload })) = state.unsent.pop_first()
+        {
+            state.unsent_bytes -= payload.len();
+            state.unanswered.get_or_insert(now);
+            wire::write_request(bytes, call, &head, now, &self.names, &payload);
+        }
+        match state.parting {
+            Parting::Wanted if bytes.is_empty() => {
+                wire::write_goodbye(bytes, Goodbye::Leaving);
+                state.parting = Parting::Writing;
+            }
+            Parting::Writing => {
+                state.parting = Parting::Done;
+                self.parted.notify_waiters();
+            }
+            _ => {}
+        }
+        let last = state.closed.is_some() || state.parting == Parting::Done;
+        !(last && bytes.is_empty() && state.waiting.is_empty())
+    }
+
+    /// The server lives.
+    pub(super) fn hear(&self) {
+        lock(&self.state).unanswered = None;
+    }
+
+    /// The server was not reached: others are not to wait for that too.
+    pub(super) fn unreachable(&self, end: End) {
+        lock(&self.state).retry = self.caller.now() + PAUSE;
+        self.fail(end);
     }
 
     /// The connection is no more.
-    fn fail(&self) {
-        let waiting = {
+    pub(super) fn fail(&self, end: End) {
+        let (waiting, unsent) = {
             let mut state = lock(&self.state);
-            state.closed = true;
+            state.closed.get_or_insert(end);
+            state.parting = Parting::Done;
             state.out = Vec::new();
-            std::mem::take(&mut state.waiting)
+            state.unsent_bytes = 0;
+            (std::mem::take(&mut state.waiting), std::mem::take(&mut state.unsent))
         };
-        // Whoever waits finds its sender gone.
-        drop(waiting);
-        self.written.notify_one();
+        for (call, sender) in waiting {
+            let told = if unsent.contains_key(&call) { Received::Unsent } else { Received::Broken };
+            // Nobody listens any more: it was cancelled just now.
+            let _ = sender.send(told(end.told()));
+        }
+        self.wake.notify_one();
+        self.parted.notify_waiters();
+    }
+
+    /// Waits until goodbye was said, or cannot be.
+    pub(super) async fn parted(&self) {
+        loop {
+            let parted = self.parted.notified();
+            if lock(&self.state).parting == Parting::Done {
+                return;
+            }
+            parted.await;
+        }
     }
 
     /// Hands a frame to who waits for it, or to the caller.
-    fn take(
-        &self,
-        frame: &Frame<'_>,
-        caller: &SharedCaller,
-        endpoint: usize,
-    ) -> Result<(), WireError> {
+    pub(super) fn take(&self, frame: &Frame<'_>) -> Result<(), WireError> {
+        let notice = |feedback: &Feedback| {
+            self.caller.input(|caller, now| caller.notice(now, self.number, feedback));
+        };
         let feedback = wire::read_feedback(frame.fields)?;
         let received = match frame.kind {
             Some(Kind::Answer) => Received::Answer(Bytes::copy_from_slice(frame.payload), feedback),
@@ -187,138 +302,65 @@ impl Link {
                 Received::Failure(wire::read_failure(frame.fields, frame.payload)?, feedback)
             }
             Some(Kind::Feedback) => {
-                if let Some(feedback) = feedback {
-                    caller.input(|caller, now| caller.notice(now, endpoint, &feedback));
-                }
+                feedback.iter().for_each(notice);
                 return Ok(());
             }
             Some(Kind::Goodbye) => {
-                lock(&self.state).closed = true;
+                lock(&self.state).closed = Some(End::Closed);
                 return Ok(());
             }
             Some(Kind::Request | Kind::Report | Kind::Cancel) | None => return Ok(()),
         };
-        let waiting = lock(&self.state).waiting.remove(&frame.call);
-        match (waiting, feedback) {
-            (Some(sender), _) => {
+        let mut state = lock(&self.state);
+        let waiting = state.waiting.remove(&frame.call);
+        let was_last = state.waiting.is_empty();
+        drop(state);
+        if was_last {
+            // Who leaves waits for the last answer.
+            self.wake.notify_one();
+        }
+        match waiting {
+            Some(sender) => {
                 // Nobody listens any more: it was cancelled just now.
                 let _ = sender.send(received);
             }
             // The answer to a call that was given up still says how the gate is.
-            (None, Some(feedback)) => {
-                caller.input(|caller, now| caller.notice(now, endpoint, &feedback));
-            }
-            (None, None) => {}
+            None => feedback.iter().for_each(notice),
         }
         Ok(())
     }
 }
 
-/// A request under way. Dropped before its answer came, it is cancelled at the server.
-pub(super) struct Sent {
-    link: Arc<Link>,
+/// A request under way. Given up before its answer came, it is cancelled, at the server if it was
+/// written.
+struct Sent<'a> {
+    link: &'a Link,
     call: u64,
-    /// None once it was answered.
-    receiver: Option<oneshot::Receiver<Received>>,
+    deadline: Instant,
 }
 
-impl Sent {
-    pub(super) async fn received(&mut self) -> Received {
-        let Some(receiver) = &mut self.receiver else { return Received::Broken(Broken::Closed) };
-        let received = receiver.await;
-        self.receiver = None;
-        received.unwrap_or(Received::Broken(Broken::Closed))
-    }
-}
-
-impl Drop for Sent {
+impl Drop for Sent<'_> {
     fn drop(&mut self) {
-        if self.receiver.is_none() {
+        let (link, now) = (self.link, self.link.caller.now());
+        let mut state = lock(&link.state);
+        if state.waiting.remove(&self.call).is_none() {
+            // Answered.
             return;
         }
-        let mut state = lock(&self.link.state);
-        let sender = state.waiting.remove(&self.call);
-        if sender.is_some() {
-            state.out(|out| wire::write_cancel(out, self.call));
+        match state.unsent.remove(&self.call) {
+            Some(unsent) => state.unsent_bytes -= unsent.payload.len(),
+            None => wire::write_cancel(&mut state.out, self.call),
         }
+        // A server that stalls, or is gone and nobody says so: TCP would go on for a quarter of an hour.
+        let since = state.unanswered.filter(|_| now >= self.deadline);
+        let silent = since.is_some_and(|since| now.since(since) >= link.bounds.silence.into());
         drop(state);
-        self.link.written.notify_one();
-        drop(sender);
-    }
-}
-
-/// Writes whatever is to be written until the connection ends.
-async fn write_all(link: Arc<Link>, mut stream: OwnedWriteHalf) {
-    let mut bytes = Vec::new();
-    loop {
-        {
-            let mut state = lock(&link.state);
-            bytes.clear();
-            std::mem::swap(&mut bytes, &mut state.out);
-            let done = state.leaving && state.waiting.is_empty() || state.closed;
-            if bytes.is_empty() && done && (state.leaving || state.waiting.is_empty()) {
-                break;
-            }
-        }
-        if bytes.is_empty() {
-            link.written.notified().await;
-        } else if stream.write_all(&bytes).await.is_err() {
-            link.fail();
+        if silent {
+            link.fail(End::SILENT);
+        } else {
+            link.wake.notify_one();
         }
     }
-    let _ = stream.shutdown().await;
-    lock(&link.state).over = true;
-    link.over.notify_waiters();
-}
-
-/// Reads until the connection ends.
-async fn read_all(
-    link: Arc<Link>,
-    stream: OwnedReadHalf,
-    caller: SharedCaller,
-    endpoint: usize,
-    limits: Limits,
-) {
-    // How it ended is told to those who wait by the end itself.
-    let _ended = read_frames(&link, stream, &caller, endpoint, limits).await;
-    link.fail();
-}
-
-async fn read_frames(
-    link: &Link,
-    mut stream: OwnedReadHalf,
-    caller: &SharedCaller,
-    endpoint: usize,
-    limits: Limits,
-) -> io::Result<()> {
-    let mut bytes = BytesMut::with_capacity(16 << 10);
-    while stream.read_buf(&mut bytes).await? > 0 {
-        let mut used = 0;
-        let parsed = loop {
-            match Frame::read(&bytes[used..], &limits) {
-                Ok(Some((frame, length))) => {
-                    used += length;
-                    if let Err(error) = link.take(&frame, caller, endpoint) {
-                        break Err(error);
-                    }
-                }
-                Ok(None) => break Ok(()),
-                Err(error) => break Err(error),
-            }
-        };
-        bytes.advance(used);
-        if let Err(error) = parsed {
-            for (_, sender) in std::mem::take(&mut lock(&link.state).waiting) {
-                let _ = sender.send(Received::Broken(Broken::Wire(error)));
-            }
-            return Ok(());
-        }
-        if lock(&link.state).waiting.is_empty() {
-            // A writer that is leaving waits for the last answer.
-            link.written.notify_one();
-        }
-    }
-    Ok(())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -4,6 +4,7 @@
 
 mod link;
 mod request;
+mod stream;
 
 use std::fmt;
 use std::io;
@@ -21,7 +22,7 @@ use tidegate_driver::{Clock, Monotonic, Names, SharedCaller, SharedGate, random_
 
 use crate::error::{CallError, StartError};
 use crate::wire::Limits;
-use link::Endpoint;
+use link::{Bounds, Endpoint};
 pub use request::Call;
 
 /// A gate that calls are made behind: it hears what the callee tells.
@@ -49,7 +50,7 @@ pub struct ClientBuilder {
     caller: CallerConfig,
     seed: Option<u64>,
     patience: Option<Span>,
-    limits: Limits,
+    bounds: Bounds,
     upstream: Option<(Arc<dyn Upstream>, CalleeId)>,
 }
 
@@ -81,7 +82,22 @@ impl ClientBuilder {
 
     /// The largest frames that are read and sent.
     pub fn limits(mut self, limits: Limits) -> Self {
-        self.limits = limits;
+        self.bounds.limits = limits;
+        self
+    }
+
+    /// How long a server may take to be reached, and to take what is written to it; a server that says
+    /// nothing for so long while calls to it time out is connected to anew. Default: 5 s, many round
+    /// trips to anywhere, and far less than the quarter of an hour after which TCP gives up.
+    pub fn silence(mut self, silence: Duration) -> Self {
+        self.bounds.silence = silence;
+        self
+    }
+
+    /// Most bytes of requests that wait to be written on a connection; what comes beyond is refused
+    /// here. Default: 16 MiB.
+    pub fn out_limit(mut self, bytes: usize) -> Self {
+        self.bounds.out = bytes;
         self
     }
 
@@ -113,7 +129,7 @@ impl ClientBuilder {
                 timer: Timer::default(),
                 endpoints,
                 patience: self.patience,
-                limits: self.limits,
+                bounds: self.bounds,
                 upstream: self.upstream,
                 names: Names::process(),
             }),
@@ -159,7 +175,11 @@ impl Client {
             caller: CallerConfig::default(),
             seed: None,
             patience: None,
-            limits: Limits::default(),
+            bounds: Bounds {
+                limits: Limits::default(),
+                silence: Duration::from_secs(5),
+                out: 16 << 20,
+            },
             upstream: None,
         }
     }
@@ -180,10 +200,12 @@ impl Client {
     }
 
     /// Says goodbye to all servers and waits until that is written, so that they have the credits of
-    /// this caller back at once. Calls made afterwards connect anew.
+    /// this caller back at once; no longer than a server may be silent. Calls under way are answered
+    /// all the same, and those made afterwards connect anew.
     pub async fn close(&self) {
-        for endpoint in &*self.inner.endpoints {
-            endpoint.close().await;
+        let left: Vec<_> = self.inner.endpoints.iter().filter_map(Endpoint::leave).collect();
+        for link in left {
+            link.parted().await;
         }
     }
 }
@@ -199,7 +221,7 @@ struct Inner {
     timer: Timer,
     endpoints: Arc<[Endpoint]>,
     patience: Option<Span>,
-    limits: Limits,
+    bounds: Bounds,
     upstream: Option<(Arc<dyn Upstream>, CalleeId)>,
     names: Names,
 }

@@ -56,7 +56,7 @@ impl Call {
             let deadline = inner.caller.now() + patience;
             self.context.deadline = self.context.deadline.min(deadline);
         }
-        if self.payload.len() > inner.limits.payload {
+        if self.payload.len() > inner.bounds.limits.payload {
             return Err(CallError::Broken(Broken::TooLarge));
         }
         if let Some((gate, callee)) = &inner.upstream {
@@ -86,24 +86,16 @@ impl Call {
 
     /// One attempt at one server, connecting included.
     async fn attempt(&self, inner: &Inner, departure: &Departure) -> (Attempt, Option<Feedback>) {
-        let link = match inner.endpoints[departure.endpoint]
-            .link(&inner.caller, departure.endpoint, inner.limits)
-            .await
-        {
-            Ok(link) => link,
-            Err(error) => return (Attempt::Unsent(error), None),
-        };
+        let number = departure.endpoint;
+        let link = inner.endpoints[number].link(&inner.caller, number, inner.bounds);
         let head = RequestHead { method: self.method, context: departure.context };
-        let Some(mut sent) = link.send(&head, inner.caller.now(), &inner.names, &self.payload)
-        else {
-            return (Attempt::Unsent(Broken::Closed), None);
-        };
-        match sent.received().await {
+        match link.call(head, self.payload.clone()).await {
             Received::Answer(payload, feedback) => (Attempt::Served(payload), feedback),
             Received::Refusal(rejection, feedback) => (Attempt::Refused(rejection), feedback),
             Received::Failure(failure, feedback) => {
                 (Attempt::Ended(CallError::Failed(failure)), feedback)
             }
+            Received::Unsent(broken) => (Attempt::Unsent(broken), None),
             Received::Broken(broken) => (Attempt::Ended(CallError::Broken(broken)), None),
         }
     }

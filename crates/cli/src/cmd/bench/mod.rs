@@ -2,6 +2,8 @@
 
 mod child;
 mod closed;
+mod ground;
+mod interrupt;
 mod open;
 mod rows;
 mod rpc;

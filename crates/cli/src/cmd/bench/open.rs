@@ -5,7 +5,7 @@
 //! server. How far behind it is, is measured. It never sleeps; it has a core to itself.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -56,6 +56,8 @@ struct Peer {
     input: Vec<u8>,
     out: Vec<u8>,
     written: usize,
+    /// Where requests in it end, and when they could have been written.
+    leaving: VecDeque<(usize, Instant)>,
     dirty: bool,
     /// The number of the last call.
     call: u64,
@@ -70,6 +72,8 @@ struct Peer {
 #[derive(Clone, Copy)]
 struct Pending {
     due: Instant,
+    /// How long after that it was submitted.
+    late: Span,
     rank: Rank,
     payload: Payload,
 }
@@ -103,6 +107,7 @@ impl Generator {
                 input: Vec::new(),
                 out: Vec::new(),
                 written: 0,
+                leaving: VecDeque::new(),
                 dirty: false,
                 call: 0,
                 sent: Vec::new(),
@@ -193,7 +198,7 @@ impl Generator {
             }
         }
         for number in std::mem::take(&mut self.dirty) {
-            self.peers[number].flush()?;
+            self.peers[number].flush(&self.clock, tally)?;
         }
         Ok(())
     }
@@ -210,7 +215,7 @@ impl Generator {
                 if rng.unit() < 0.998 { Payload::Get(key) } else { Payload::Set(key) }
             }
         };
-        tally.offer(due, now, rank, number);
+        tally.offer(due, rank, number);
         let context = Context { rank, ..Context::default() };
         match self.peers[number].caller.submit(now, &context) {
             Ok(id) => {
@@ -218,9 +223,12 @@ impl Generator {
                 if calls.len() <= id.index() {
                     calls.resize(id.index() + 1, None);
                 }
-                calls[id.index()] = Some(Pending { due, rank, payload });
+                calls[id.index()] = Some(Pending { due, late: now.since(due), rank, payload });
             }
-            Err(_) => tally.end(due, now, Ending::Rejected, rank, number),
+            Err(_) => {
+                tally.leave(due, now);
+                tally.end(due, now, Ending::Rejected, rank, number);
+            }
         }
         self.drain(number, now, tally);
     }
@@ -237,6 +245,8 @@ impl Generator {
                     let head = RequestHead { method, context };
                     let names = &self.names;
                     wire::write_request(&mut peer.out, peer.call, &head, now, names, &payload);
+                    // What the throttle held is the throttle's; being late to ask it is ours.
+                    peer.leaving.push_back((peer.out.len(), now - pending.late));
                     peer.sent.push((peer.call, id));
                     if tally.counts(now) {
                         tally.sent += 1;
@@ -337,17 +347,23 @@ impl Generator {
 }
 
 impl Peer {
-    fn flush(&mut self) -> io::Result<()> {
+    fn flush(&mut self, clock: &Monotonic, tally: &mut Tally) -> io::Result<()> {
         self.dirty = false;
         while self.written < self.out.len() {
             match self.stream.write(&self.out[self.written..]) {
                 Ok(count) => self.written += count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error),
             }
         }
-        self.out.clear();
-        self.written = 0;
+        let now = clock.now();
+        while let Some((_, due)) = self.leaving.pop_front_if(|(end, _)| *end <= self.written) {
+            tally.leave(due, now);
+        }
+        if self.written == self.out.len() {
+            self.out.clear();
+            self.written = 0;
+        }
         Ok(())
     }
 }
@@ -379,5 +395,31 @@ mod tests {
         let rates = [(millis(0), 1.0), (millis(10), 5.0), (millis(20), 2.0)];
         let at = |ms| rate_at(&rates, millis(ms));
         assert_eq!((at(0), at(9), at(10), at(25)), (1.0, 1.0, 5.0, 2.0));
+    }
+
+    /// A request is late until it is written, not only until somebody thought of it.
+    #[test]
+    fn lag_counts_until_a_request_is_written() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let service = Service { dist: tidegate_sim::dist::Dist::Constant, mean: Span::ZERO };
+        let load = Load {
+            callers: 1,
+            caller: CallerConfig::from_toml("throttle = { throttle = 'open' }").unwrap(),
+            work: Work::None,
+            service,
+            rates: Vec::new(),
+            length: Span::ZERO,
+            seed: 1,
+        };
+        let mut generator = Generator::connect(listener.local_addr().unwrap(), &load).unwrap();
+        let due = generator.now();
+        let mut tally = Tally::new(due, Instant::FAR, Span::from_secs(1), 1);
+        let submitted = generator.now();
+        generator.offer(&mut Rng::new(1), &load, due, submitted, &mut tally);
+        assert_eq!((tally.offered, tally.lag.len()), (1, 0), "it has not left");
+        let waited = generator.now();
+        generator.step(waited, &mut tally).unwrap();
+        assert_eq!(tally.lag.len(), 1);
+        assert!(tally.lag.mean() >= waited.since(due).as_nanos() as f64);
     }
 }

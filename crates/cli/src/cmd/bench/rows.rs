@@ -74,7 +74,7 @@ impl Row {
             send_lag_p99_us: lag.as_micros_f64(),
             rtt_us: run.rtt.as_micros_f64(),
             slo_us: slo.as_micros_f64(),
-            valid: lag <= slo.scale(LATEST),
+            valid: lag <= slo.scale(LATEST) && tally.is_enough(),
             goodput_range: (rate(tally.good), rate(tally.good)),
         };
         let report = Report {

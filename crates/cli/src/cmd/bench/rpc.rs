@@ -1,24 +1,23 @@
 //! `tidegate bench rpc`: measures capacity, then every policy at every load.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::ValueEnum;
 use tidegate_core::Span;
-use tidegate_core::gate::GateConfig;
-use tidegate_core::rng::Rng;
 use tidegate_sim::dist::{Dist, Service};
 use tidegate_sim::plan::Plan;
 
 use super::super::progress::Progress;
-use super::super::{Error, print};
+use super::super::{Error, png, print};
 use super::child::{self, Process};
 use super::closed;
+use super::ground::{self, ASSUMED, Ground, broken, payload_of};
+use super::interrupt::Interrupt;
 use super::open::{Generator, Load};
 use super::rows::{self, Row, Run};
-use super::serve::Work;
+use super::serve::{Work, parse_service};
 use super::tally::Tally;
 
 /// The native RPC over loopback: every policy at every load, side by side.
@@ -52,17 +51,18 @@ pub(crate) struct Rpc {
     seconds: f64,
     /// How often to measure everything, in turns; the median is told. Runs that are not valid are left
     /// out of it where others are.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Set a value of the policies otherwise, as in `tidegate sim`; may be given several times.
     #[arg(long = "set", value_name = "PATH=VALUE")]
     sets: Vec<String>,
-    /// Simulate the same too, as policies called `sim tide` and so on.
+    /// Simulate the same too, as policies called `sim tide` and so on; not the key-value store.
     #[arg(long)]
     simulate: bool,
     /// Only a saturating closed loop, no open one: answers per second with so many requests
     /// outstanding on each connection.
-    #[arg(long, value_name = "PIPELINE")]
+    #[arg(long, value_name = "PIPELINE",
+          conflicts_with_all = ["load", "shift", "rounds", "simulate", "capacity", "out"])]
     saturate: Option<usize>,
     /// Take this for the capacity instead of measuring it.
     #[arg(long, value_name = "RPS")]
@@ -79,19 +79,15 @@ pub(crate) struct Rpc {
     /// Write it in both formats, with pictures, into this folder too.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Draw the picture as PNG too (with the feature `png`).
+    #[arg(long, requires = "out")]
+    png: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
     Table,
     Json,
-}
-
-/// What was measured before the runs.
-struct Ground {
-    capacity: f64,
-    rtt: Span,
-    slo: Span,
 }
 
 /// What every run has in common.
@@ -103,9 +99,8 @@ struct Bed<'a> {
     core: usize,
 }
 
-/// Where nothing is measured before: an SLO that a closed loop does not come near.
-const ASSUMED: Ground =
-    Ground { capacity: 1e6, rtt: Span::from_micros(20), slo: Span::from_millis(50) };
+/// Most steps of a course: each keeps a histogram.
+const STEPS: f64 = 10_000.0;
 
 impl Rpc {
     pub(crate) fn run(self) -> Result<(), Error> {
@@ -113,66 +108,90 @@ impl Rpc {
         let [server_core, load_core] = self.cores[..] else {
             return Err(Error::Input("--cores: two, of the server and of the load".to_owned()));
         };
-        if self.callers == 0 || !(self.seconds > 0.0 && self.seconds < 3600.0) {
-            return Err(Error::Input("--callers and --seconds must be more than 0".to_owned()));
-        }
         // What is wrong is told before anything is measured.
+        self.check(work)?;
         self.plan(&service, &ASSUMED)?;
         child::pin(load_core);
         let progress = Progress::new("bench rpc");
         if let Some(pipeline) = self.saturate {
-            return self.saturated(pipeline.max(1), work, &service, server_core);
+            return self.saturated(pipeline.max(1), work, &service, server_core, &progress);
         }
+        let interrupt = Interrupt::watch();
         progress.say("bench rpc: measures round trip and capacity");
         let ground = self.ground(work, &service, server_core)?;
         let plan = self.plan(&service, &ground)?;
         let (plan, service) = (&plan, &service);
         let bed = Bed { plan, work, service, ground: &ground, core: server_core };
-        let runs = plan.points.len() * self.rounds.max(1) as usize;
+        let runs = plan.points.len() * self.rounds as usize;
         let mut rounds: Vec<Vec<Row>> = plan.points.iter().map(|_| Vec::new()).collect();
+        let mut rows = Vec::new();
+        // Tells a point whose rounds are over.
+        let mut finish = |number: usize, rounds: Vec<Row>| {
+            let Some(row) = Row::median(rounds) else { return Ok(()) };
+            let point = &plan.points[number];
+            let simulate = || tidegate_sim::run_point(plan, point, self.seed);
+            let simulated = self.simulate.then(|| Row::simulated(simulate()));
+            progress.wipe();
+            for row in [Some(row), simulated].into_iter().flatten() {
+                if self.format == Format::Json {
+                    print(row.to_json() + "\n")?;
+                }
+                rows.push(row);
+            }
+            Ok::<_, Error>(())
+        };
+        let mut measured = Ok(());
         for run in 0..runs {
             progress.tell(run, runs);
             let (round, number) = (run / plan.points.len(), run % plan.points.len());
-            let seed = self.seed + round as u64;
-            rounds[number].push(self.measure(&bed, &plan.points[number], seed)?);
-        }
-        let mut rows = Vec::new();
-        for (point, rounds) in plan.points.iter().zip(rounds) {
-            rows.extend(Row::median(rounds));
-            if self.simulate && work == Work::Spin {
-                rows.push(Row::simulated(tidegate_sim::run_point(plan, point, self.seed)));
+            match self.measure(&bed, &plan.points[number], self.seed + round as u64) {
+                Ok(row) => rounds[number].push(row),
+                Err(error) => measured = Err(error),
             }
+            if measured.is_err() || interrupt.is_seen() {
+                break;
+            }
+            if round + 1 == self.rounds as usize {
+                finish(number, std::mem::take(&mut rounds[number]))?;
+            }
+        }
+        // What is left after an end before its time.
+        for (number, rounds) in rounds.into_iter().enumerate() {
+            finish(number, rounds)?;
         }
         drop(progress);
-        self.tell(&rows, &ground)
+        self.tell(&rows, &ground)?;
+        if interrupt.is_seen() {
+            return Err(Error::Failed("interrupted: not everything was measured".to_owned()));
+        }
+        measured
     }
 
-    /// Round trip and capacity, both without control.
+    /// Whether what was asked for can be done.
+    fn check(&self, work: Work) -> Result<(), Error> {
+        let course = self.seconds * self.shift.len() as f64;
+        let wrong = if self.callers == 0 || !(self.seconds > 0.0 && self.seconds < 3600.0) {
+            "--callers and --seconds must be more than 0"
+        } else if self.step == Span::ZERO || course / self.step.as_secs_f64() > STEPS {
+            "--step: must be more than 0, and a course has at most 10,000 of them"
+        } else if self.simulate && work != Work::Spin {
+            "--simulate: the simulator knows services that keep the core busy, no others"
+        } else if self.png && !png::AVAILABLE {
+            "--png: this binary was built without it; build with --features png"
+        } else {
+            return Ok(());
+        };
+        Err(Error::Input(wrong.to_owned()))
+    }
+
+    /// Round trip and capacity, and the SLO that follows from them.
     fn ground(&self, work: Work, service: &Service, core: usize) -> Result<Ground, Error> {
-        let open = GateConfig::from_toml(OPEN).expect("our own");
         let seconds = Duration::from_secs_f64(self.seconds.clamp(0.5, 3.0));
-        let server = Process::start(&open, Work::None, service, core)?;
-        let idle = closed::run(server.address, 1, 1, seconds / 4, |_| (1, Vec::new()), || ());
-        let rtt = idle.map_err(broken)?.latency.quantile(0.5);
-        drop(server);
+        let rtt = ground::round_trip(service, core, seconds / 4)?;
+        let callers = self.callers.clamp(16, 64);
         let capacity = match self.capacity {
             Some(capacity) => capacity,
-            None => {
-                // The middle of three: what disturbs one of them does not decide.
-                let mut rates = [0.0; 3];
-                for rate in &mut rates {
-                    let server = Process::start(&open, work, service, core)?;
-                    let callers = self.callers.clamp(16, 64);
-                    let mut drawn = Drawn::default();
-                    let mut payload = payload_of(work, service.clone());
-                    let payload = |rng: &mut Rng| drawn.note(payload(rng));
-                    let found = closed::run(server.address, callers, 1, seconds, payload, || ());
-                    let found = found.map_err(broken)?.rate;
-                    *rate = if work == Work::Spin { drawn.at(service.mean, found) } else { found };
-                }
-                rates.sort_by(f64::total_cmp);
-                rates[1]
-            }
+            None => ground::capacity(work, service, core, callers, seconds)?,
         };
         let mean = Span::from_nanos((1e9 / capacity) as u64).max(service.mean);
         let slo = self.slo.unwrap_or((mean + rtt).scale(10.0));
@@ -287,12 +306,15 @@ impl Rpc {
         work: Work,
         service: &Service,
         core: usize,
+        progress: &Progress,
     ) -> Result<(), Error> {
         let slo = self.slo.unwrap_or(ASSUMED.slo);
         let plan = self.plan(service, &Ground { slo, ..ASSUMED })?;
         let mut points = plan.points;
         points.dedup_by(|a, b| a.policy == b.policy);
-        for point in points {
+        let runs = points.len();
+        for (run, point) in points.into_iter().enumerate() {
+            progress.tell(run, runs);
             let server = Process::start(&point.scenario.gates[0], work, service, core)?;
             let seconds = Duration::from_secs_f64(self.seconds);
             let payload = payload_of(work, service.clone());
@@ -308,6 +330,7 @@ impl Rpc {
             let (p50, p99) = (found.latency.quantile(0.5), found.latency.quantile(0.99));
             let (p50, p99) = (p50.as_micros_f64(), p99.as_micros_f64());
             let (policy, rate, refused) = (&point.policy, found.rate, found.refused);
+            progress.wipe();
             match self.format {
                 Format::Json => print(format_args!(
                     "{{\"policy\":\"{policy}\",\"connections\":{},\"pipeline\":{pipeline},\
@@ -326,6 +349,7 @@ impl Rpc {
         Ok(())
     }
 
+    /// The table, and the files.
     fn tell(&self, rows: &[Row], ground: &Ground) -> Result<(), Error> {
         let heading = format!(
             "capacity {:.0}/s, round trip {:.1} µs, SLO {:.0} µs, {} callers, {}\n",
@@ -351,100 +375,14 @@ impl Rpc {
             written.map_err(|error| {
                 Error::Failed(format!("cannot write to {}: {error}", folder.display()))
             })?;
+            if self.png {
+                png::convert(&folder.join("rpc.svg")).map_err(Error::Failed)?;
+            }
         }
         match self.format {
-            Format::Json => print(json),
+            // Told already, row by row.
+            Format::Json => Ok(()),
             Format::Table => print(table),
-        }
-    }
-}
-
-/// No control, one at a time.
-const OPEN: &str = "admission = { policy = 'open' }\nslots = { slots = 'fixed', count = 1 }";
-
-fn broken(error: io::Error) -> Error {
-    Error::Failed(format!("the connection to the server: {error}"))
-}
-
-/// What the services drawn for a closed loop take. Chance makes some thousands of them a percent shorter
-/// or longer than their mean, which is no matter of capacity.
-#[derive(Default)]
-struct Drawn {
-    nanos: f64,
-    count: f64,
-}
-
-impl Drawn {
-    fn note(&mut self, request: (u32, Vec<u8>)) -> (u32, Vec<u8>) {
-        if let Ok(nanos) = request.1[..].try_into() {
-            self.nanos += u64::from_le_bytes(nanos) as f64;
-            self.count += 1.0;
-        }
-        request
-    }
-
-    /// The rate of one server that was `rate` with these services, had they been as long as their mean.
-    fn at(&self, mean: Span, rate: f64) -> f64 {
-        1.0 / (1.0 / rate + (mean.as_nanos() as f64 - self.nanos / self.count) / 1e9)
-    }
-}
-
-/// Requests of the closed loop.
-fn payload_of(work: Work, service: Service) -> impl FnMut(&mut Rng) -> (u32, Vec<u8>) {
-    move |rng| match work {
-        Work::Spin => (1, service.sample(rng, 1.0).as_nanos().to_le_bytes().to_vec()),
-        Work::None => (1, Vec::new()),
-        Work::Kv => (1, (rng.below(super::serve::KEYS.into()) as u32).to_le_bytes().to_vec()),
-    }
-}
-
-fn parse_service(text: &str) -> Result<(Work, Service), Error> {
-    let wrong = || {
-        let allowed = "exp:100us, constant:10us, bimodal:10us, none, kv or kv:50us";
-        Error::Input(format!("--service {text}: not one of {allowed}"))
-    };
-    let nothing = Service { dist: Dist::Constant, mean: Span::ZERO };
-    match text {
-        "none" => return Ok((Work::None, nothing)),
-        "kv" => return Ok((Work::Kv, nothing)),
-        _ => {}
-    }
-    let (shape, mean) = text.split_once(':').ok_or_else(wrong)?;
-    let (work, dist) = match shape {
-        "exp" | "exponential" => (Work::Spin, Dist::Exponential),
-        "constant" => (Work::Spin, Dist::Constant),
-        "bimodal" => (Work::Spin, Dist::Bimodal),
-        "kv" => (Work::Kv, Dist::Constant),
-        _ => return Err(wrong()),
-    };
-    let mean = mean.parse().map_err(|_| wrong())?;
-    Ok((work, Service { dist, mean }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn capacity_is_not_a_matter_of_what_was_drawn() {
-        let mut drawn = Drawn::default();
-        for micros in [80_u64, 100] {
-            drawn.note((1, (micros * 1000).to_le_bytes().to_vec()));
-        }
-        // 90 µs of work and 10 of messages: with 100 µs of work it is 110 in all.
-        let rate = drawn.at(Span::from_micros(100), 10_000.0);
-        assert!((rate - 1e6 / 110.0).abs() < 1e-6, "{rate}");
-    }
-
-    #[test]
-    fn services_are_read_or_explained() {
-        let (work, service) = parse_service("exp:100us").unwrap();
-        assert_eq!((work, service.mean), (Work::Spin, Span::from_micros(100)));
-        assert_eq!(parse_service("kv").unwrap().0, Work::Kv);
-        let (work, service) = parse_service("kv:50us").unwrap();
-        assert_eq!((work, service.mean), (Work::Kv, Span::from_micros(50)));
-        for wrong in ["", "exp", "exp:fast", "uniform:1us"] {
-            assert!(parse_service(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -10,6 +10,7 @@ use clap::ValueEnum;
 use tidegate_core::Span;
 use tidegate_core::gate::GateConfig;
 use tidegate_rpc::{Answer, Bytes, Failure, Request, Server, blocking};
+use tidegate_sim::dist::{Dist, Service};
 
 use super::super::Error;
 use super::child;
@@ -117,5 +118,46 @@ fn store(longer: Span) -> impl Fn(Request) -> Answer + Send + Sync + 'static {
             return Ok(Bytes::new());
         }
         map.get(&key).cloned().ok_or_else(|| Failure::new(404, "no such key"))
+    }
+}
+
+/// What `--service` says.
+pub(super) fn parse_service(text: &str) -> Result<(Work, Service), Error> {
+    let wrong = || {
+        let allowed = "exp:100us, constant:10us, bimodal:10us, none, kv or kv:50us";
+        Error::Input(format!("--service {text}: not one of {allowed}"))
+    };
+    let nothing = Service { dist: Dist::Constant, mean: Span::ZERO };
+    match text {
+        "none" => return Ok((Work::None, nothing)),
+        "kv" => return Ok((Work::Kv, nothing)),
+        _ => {}
+    }
+    let (shape, mean) = text.split_once(':').ok_or_else(wrong)?;
+    let (work, dist) = match shape {
+        "exp" | "exponential" => (Work::Spin, Dist::Exponential),
+        "constant" => (Work::Spin, Dist::Constant),
+        "bimodal" => (Work::Spin, Dist::Bimodal),
+        "kv" => (Work::Kv, Dist::Constant),
+        _ => return Err(wrong()),
+    };
+    let mean = mean.parse().map_err(|_| wrong())?;
+    Ok((work, Service { dist, mean }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_are_read_or_explained() {
+        let (work, service) = parse_service("exp:100us").unwrap();
+        assert_eq!((work, service.mean), (Work::Spin, Span::from_micros(100)));
+        assert_eq!(parse_service("kv").unwrap().0, Work::Kv);
+        let (work, service) = parse_service("kv:50us").unwrap();
+        assert_eq!((work, service.mean), (Work::Kv, Span::from_micros(50)));
+        for wrong in ["", "exp", "exp:fast", "uniform:1us"] {
+            assert!(parse_service(wrong).is_err(), "{wrong}");
+        }
     }
 }

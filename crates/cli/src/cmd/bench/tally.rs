@@ -6,6 +6,9 @@ use tidegate_sim::measure::{Histogram, Row};
 /// User ranks are told apart in groups of 256.
 const GROUPS: usize = 256;
 
+/// A run with fewer requests says nothing.
+const LEAST: u64 = 100;
+
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
@@ -79,14 +82,27 @@ impl Tally {
         self.from <= at && at < self.to
     }
 
-    /// A request was due at `due` and submitted at `now`.
-    pub(super) fn offer(&mut self, due: Instant, now: Instant, rank: Rank, caller: usize) {
+    /// Whether there was enough to judge by: a load, and a server or callers that did something about
+    /// it. That nothing was good is a result too.
+    pub(super) fn is_enough(&self) -> bool {
+        let ended = self.answered + self.refused + self.rejected + self.failed;
+        self.offered >= LEAST && ended > 0
+    }
+
+    /// What could have left at `due` was written, or rejected, at `now`.
+    pub(super) fn leave(&mut self, due: Instant, now: Instant) {
+        if self.counts(due) {
+            self.lag.add(now.since(due));
+        }
+    }
+
+    /// A request was due at `due`.
+    pub(super) fn offer(&mut self, due: Instant, rank: Rank, caller: usize) {
         if let Some(series) = &mut self.series {
             series.row(due).0.offered += 1;
         }
         if self.counts(due) {
             self.offered += 1;
-            self.lag.add(now.since(due));
             self.ranks[group(rank)].0 += 1;
             self.callers[caller].0 += 1;
         }
@@ -190,7 +206,7 @@ mod tests {
         let mut tally = Tally::new(at(0), at(1_000), Span::from_micros(100), 2);
         for user in 0..64u16 {
             let (rank, caller) = (Rank::new(24, user * 1024), usize::from(user % 2));
-            tally.offer(at(10), at(11), rank, caller);
+            tally.offer(at(10), rank, caller);
             // The most important half in time, the rest late.
             let took = if user < 32 { 50 } else { 500 };
             tally.end(at(10), at(10 + took), Ending::Answered, rank, caller);
@@ -200,5 +216,18 @@ mod tests {
         assert!((tally.jain() - 1.0).abs() < 1e-9);
         tally.end(at(10), at(2_000), Ending::Refused, Rank::FIRST, 0);
         assert_eq!(tally.refused, 0, "after the end");
+    }
+
+    #[test]
+    fn a_run_without_requests_or_without_an_end_is_not_enough() {
+        let at = |micros| Instant::ZERO + Span::from_micros(micros);
+        let mut tally = Tally::new(at(0), at(1_000), Span::from_micros(100), 1);
+        assert!(!tally.is_enough());
+        for _ in 0..LEAST {
+            tally.offer(at(10), Rank::FIRST, 0);
+        }
+        assert!(!tally.is_enough(), "nothing came of them");
+        tally.end(at(10), at(900), Ending::Answered, Rank::FIRST, 0);
+        assert!(tally.is_enough() && tally.good == 0, "late, but it is a result");
     }
 }
