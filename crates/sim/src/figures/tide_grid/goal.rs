@@ -33,8 +33,13 @@ impl Goal {
     }
 
     /// Not reached in every point yet (see [`Claim::open`]).
-    pub(super) fn open(mut self) -> Self {
-        self.open = true;
+    pub(super) fn open(self) -> Self {
+        self.open_if(true)
+    }
+
+    /// Not reached in every point yet, if so many are run.
+    pub(super) fn open_if(mut self, open: bool) -> Self {
+        self.open = open;
         self
     }
 
