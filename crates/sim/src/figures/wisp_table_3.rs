@@ -128,7 +128,8 @@ fn claims(runs: &Runs, orders: &Runs, alone: &Runs) -> Vec<Claim> {
         claims.extend([
             Claim::at_least(&over(in_time_of, wisp), times, ratio(wisp, &in_time), 1.01),
             Claim::at_most(&over(p99_of, wisp), times, ratio(wisp, &lnd(2)), 1.0),
-            Claim::at_most(&what, Unit::Percent, lost_less, 0.0),
+            // With the most clients it is a tie, and chance is worth some 0.3 points.
+            Claim::at_most(&what, Unit::Percent, lost_less, 0.005),
         ]);
         let alone = "lstf-rc-1";
         claims.extend([
