@@ -6,11 +6,11 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use common::{Got, Raw, open, until};
+use common::{Got, Raw, held, open, until};
 use proptest::prelude::*;
 use tidegate_core::caller::CallerConfig;
 use tidegate_core::gate::GateConfig;
@@ -291,14 +291,7 @@ fn is_closed(mut stream: &TcpStream) {
 /// all the same.
 #[test]
 fn an_end_that_comes_with_data_is_seen() {
-    let (enter, entered) = mpsc::channel();
-    let (leave, left) = mpsc::channel::<()>();
-    let left = Mutex::new(left);
-    let handler = blocking(move |request: Request| {
-        enter.send(()).expect("the test listens");
-        left.lock().expect("no panic").recv().expect("the test lets go");
-        Ok(request.payload)
-    });
+    let (handler, entered, leave) = held(|_| true);
     let server = Server::builder().gate(open(1)).bind("127.0.0.1:0", handler).expect("binds");
     let goes = TcpStream::connect(server.address()).expect("listens");
     let mut busy = Raw::connect(server.address());
@@ -356,16 +349,7 @@ fn a_storm_of_connections_leaves_others_served() {
 /// A connection that ends takes its requests with it, and its slots and credits go to others.
 #[test]
 fn a_connection_that_breaks_gives_everything_back() {
-    let (enter, entered) = mpsc::channel();
-    let (leave, left) = mpsc::channel::<()>();
-    let left = Mutex::new(left);
-    let handler = blocking(move |request: Request| {
-        if request.method == 1 {
-            enter.send(()).expect("the test listens");
-            left.lock().expect("no panic").recv().expect("the test lets go");
-        }
-        Ok(request.payload)
-    });
+    let (handler, entered, leave) = held(|request| request.method == 1);
     let server = Server::builder().gate(open(1)).workers(2).bind("127.0.0.1:0", handler);
     let server = server.expect("binds");
     let mut raw = Raw::connect(server.address());

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use bytes::Bytes;
-use common::{Got, Raw, open, patient, until};
+use common::{Got, Raw, held, open, patient, until};
 use tidegate_core::caller::CallerConfig;
 use tidegate_core::gate::GateConfig;
 use tidegate_core::{Context, Rank, Reason};
@@ -173,16 +173,7 @@ fn an_async_handler_needs_a_runtime_and_says_so() {
 /// What runs to completion although its caller has given up was not answered.
 #[test]
 fn what_nobody_waits_for_counts_as_cancelled() {
-    let (enter, entered) = mpsc::channel();
-    let (leave, left) = mpsc::channel::<()>();
-    let left = Mutex::new(left);
-    let handler = blocking(move |request: Request| {
-        if request.method == 1 {
-            enter.send(()).expect("the test listens");
-            left.lock().expect("no panic").recv().expect("the test lets go");
-        }
-        Ok(request.payload)
-    });
+    let (handler, entered, leave) = held(|request| request.method == 1);
     let server = Server::builder().gate(open(1)).workers(2).bind("127.0.0.1:0", handler);
     let server = server.expect("binds");
     let mut raw = Raw::connect(server.address());
@@ -295,14 +286,7 @@ fn callers_that_say_who_they_are_get_feedback_and_credits_return_when_they_go() 
 /// Who has left is no caller any more, also if something of it was still running.
 #[test]
 fn an_answer_after_a_goodbye_gives_no_credits() {
-    let (enter, entered) = mpsc::channel();
-    let (leave, left) = mpsc::channel::<()>();
-    let left = Mutex::new(left);
-    let handler = blocking(move |request: Request| {
-        enter.send(()).expect("the test listens");
-        left.lock().expect("no panic").recv().expect("the test lets go");
-        Ok(request.payload)
-    });
+    let (handler, entered, leave) = held(|_| true);
     let server = Server::builder().gate(patient()).workers(2).bind("127.0.0.1:0", handler);
     let server = server.expect("binds");
     let gate = server.gate();
@@ -426,14 +410,7 @@ fn what_came_meanwhile_is_read_before_the_next_handler_runs() {
 #[test]
 fn workers_bound_what_runs_to_completion_and_sockets_are_read() {
     for workers in [1, 2] {
-        let (enter, entered) = mpsc::channel();
-        let (leave, left) = mpsc::channel::<()>();
-        let left = Mutex::new(left);
-        let handler = blocking(move |request: Request| {
-            enter.send(()).expect("the test listens");
-            left.lock().expect("no panic").recv().expect("the test lets go");
-            Ok(request.payload)
-        });
+        let (handler, entered, leave) = held(|_| true);
         let server = Server::builder().gate(open(16)).workers(workers);
         let server = server.bind("127.0.0.1:0", handler).expect("binds");
         let gate = server.gate();

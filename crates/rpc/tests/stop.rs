@@ -6,10 +6,10 @@ mod common;
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, mpsc};
+use std::sync::mpsc;
 use std::time::Duration;
 
-use common::{Got, Raw, open, until};
+use common::{Got, Raw, held, open, until};
 use tidegate_core::caller::CallerConfig;
 use tidegate_core::{Context, Reason};
 use tidegate_rpc::wire::Goodbye;
@@ -20,14 +20,7 @@ const LONG: Duration = Duration::from_secs(60);
 /// What was accepted is finished; callers are told; nothing new is taken.
 #[test]
 fn stopping_finishes_what_was_let_in() {
-    let (enter, entered) = mpsc::channel();
-    let (leave, left) = mpsc::channel::<()>();
-    let left = Mutex::new(left);
-    let handler = blocking(move |request: Request| {
-        enter.send(()).expect("the test listens");
-        left.lock().expect("no panic").recv().expect("the test lets go");
-        Ok(request.payload)
-    });
+    let (handler, entered, leave) = held(|_| true);
     let server = Server::builder().gate(open(1)).workers(2).bind("127.0.0.1:0", handler);
     let server = server.expect("binds");
     let mut raw = Raw::connect(server.address());

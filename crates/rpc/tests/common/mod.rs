@@ -4,12 +4,14 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 use tidegate_core::gate::GateConfig;
 use tidegate_core::{Context, Feedback, Instant, Rejection};
 use tidegate_driver::Names;
 use tidegate_rpc::wire::{self, Frame, Goodbye, Kind, Limits, RequestHead};
+use tidegate_rpc::{Handler, Request, blocking};
 
 /// Nothing is controlled; `count` at once.
 pub fn open(count: u32) -> GateConfig {
@@ -24,6 +26,22 @@ pub fn patient() -> GateConfig {
     let text = "admission = { policy = 'tide', objective = '100s' }\n\
                 slots = { slots = 'fixed', count = 1 }";
     GateConfig::from_toml(text).expect("valid")
+}
+
+/// A handler that returns what it got. Requests that `holds` is true of tell that they run, and run until they
+/// are let go.
+pub fn held(holds: fn(&Request) -> bool) -> (impl Handler, mpsc::Receiver<()>, mpsc::Sender<()>) {
+    let (enter, entered) = mpsc::channel();
+    let (leave, left) = mpsc::channel::<()>();
+    let left = Mutex::new(left);
+    let handler = blocking(move |request: Request| {
+        if holds(&request) {
+            enter.send(()).expect("the test listens");
+            left.lock().expect("no panic").recv().expect("the test lets go");
+        }
+        Ok(request.payload)
+    });
+    (handler, entered, leave)
 }
 
 /// Waits until something is true. How long it takes depends on the machine, whether it happens does

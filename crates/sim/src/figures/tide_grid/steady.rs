@@ -89,8 +89,7 @@ const MESSAGES: f64 = 40.0;
 const SERVED: f64 = 100_000.0;
 
 /// The other policies, DAGOR and SEDA with two parameters each: the best of all counts. Those two are not
-/// run at ten times the capacity: they do worse the more is offered, and there the goal is one beside
-/// Breakwater and CoDel.
+/// run at ten times the capacity, to save time; there the goal is one beside Breakwater and CoDel.
 fn others(lab: &Lab<'_>, grid: &Grid, common: &dyn Fn(&str, &[f64]) -> Vec<String>) -> Runs {
     // Its callers learn nothing, so they need not settle in.
     let mut runs = lab.run(PLAN, &common("\"codel\"", grid.overload));
