@@ -125,11 +125,12 @@ fn claims(runs: &Runs, orders: &Runs, alone: &Runs) -> Vec<Claim> {
         let wisp = "lstf-rc";
         let lost_less = mean(runs, "tide-lstf", clients, lost) - mean(runs, wisp, clients, lost);
         let what = format!("lost at {clients}: tide-lstf less lstf-rc");
+        // With the most clients it is a tie, and chance is worth some 0.3 points.
+        let most_lost = if clients < 250.0 { 0.0 } else { 0.005 };
         claims.extend([
             Claim::at_least(&over(in_time_of, wisp), times, ratio(wisp, &in_time), 1.01),
             Claim::at_most(&over(p99_of, wisp), times, ratio(wisp, &lnd(2)), 1.0),
-            // With the most clients it is a tie, and chance is worth some 0.3 points.
-            Claim::at_most(&what, Unit::Percent, lost_less, 0.005),
+            Claim::at_most(&what, Unit::Percent, lost_less, most_lost),
         ]);
         let alone = "lstf-rc-1";
         claims.extend([
