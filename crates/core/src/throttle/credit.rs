@@ -8,19 +8,21 @@
 //! - Windows are absolute and count what is in flight, so a lost or overtaken message heals itself.
 //! - The first request registers the caller (Breakwater §3): until an answer comes, one may be out.
 //! - Behind one address there may be many gates: their windows add up, and the laxest cursor counts.
+//! - Who is no longer served in time sends little of what is free until it is again (`silence.rs`).
 //! - Restrictions age. When a window or cursor no longer holds, one request at a time goes out to
 //!   ask: a caller that rejects everything still probes.
 
 use serde::{Deserialize, Serialize};
 
-use super::{Response, Throttle, ThrottleConfig};
+use super::silence::Silence;
+use super::{Answer, Response, Throttle, ThrottleConfig};
 use crate::config::Problems;
 use crate::context::Context;
 use crate::feedback::{Feedback, GateId};
 use crate::rank::Cursor;
 use crate::request::Cx;
 use crate::time::{Instant, Span};
-use crate::verdict::{Advice, Passage, Reason, Rejection};
+use crate::verdict::{Advice, Outcome, Passage, Reason, Rejection};
 
 /// Sends what the credits and cursors of the callee's gates allow, holds or rejects the rest.
 #[derive(Clone, Debug)]
@@ -29,6 +31,9 @@ pub struct Credit {
     gates: Vec<Known>,
     /// Requests outstanding.
     used: u32,
+    silence: Silence,
+    /// The callee serves again after a silence, and those held meanwhile do not know it yet.
+    again: bool,
     /// The latest moment heard of.
     now: Instant,
 }
@@ -58,7 +63,14 @@ const GATES: usize = 64;
 impl Credit {
     /// A client that knows nothing yet.
     pub fn new(config: &CreditConfig) -> Self {
-        Self { config: config.clone(), gates: Vec::new(), used: 0, now: Instant::ZERO }
+        Self {
+            config: config.clone(),
+            gates: Vec::new(),
+            used: 0,
+            silence: Silence::new(),
+            again: false,
+            now: Instant::ZERO,
+        }
     }
 
     /// What may be sent, none when nothing is known any more.
@@ -90,14 +102,19 @@ impl Throttle for Credit {
             let (rank, ranks) = (f64::from(context.rank.key()), f64::from(allowed.last.ranks()));
             return Passage::Reject(Rejection::new(Reason::Rank, rank, ranks, Advice::Never));
         }
-        if allowed.free.admits(context.rank) || self.used < allowed.window {
+        let free = allowed.free.admits(context.rank) && !self.silence.holds(cx.now, self.used);
+        if free || self.used < allowed.window {
             self.used += 1;
+            self.silence.on_send(cx.now);
             return Passage::Send;
         }
         Passage::Hold
     }
 
-    fn on_response(&mut self, _cx: &mut Cx<'_>, _response: &Response) {
+    fn on_response(&mut self, _cx: &mut Cx<'_>, response: &Response) {
+        if response.answer == Answer::Done(Outcome::Serve) {
+            self.again |= self.silence.on_answer(response.latency, self.used);
+        }
         self.used = self.used.saturating_sub(1);
     }
 
@@ -122,7 +139,8 @@ impl Throttle for Credit {
         }
         let after = self.allowed(cx.now);
         let (before, after) = (before.map(|b| (b.free, b.last)), after.map(|a| (a.free, a.last)));
-        matches!((before, after), (Some(before), Some(after)) if after.0 > before.0 || after.1 > before.1)
+        let laxer = matches!((before, after), (Some(before), Some(after)) if after.0 > before.0 || after.1 > before.1);
+        std::mem::take(&mut self.again) || laxer
     }
 
     fn settle(&mut self, cx: &mut Cx<'_>) {
@@ -130,9 +148,10 @@ impl Throttle for Credit {
     }
 
     fn next_wakeup(&self) -> Option<Instant> {
-        // When the last word has lost its force, what is held may ask again.
-        let last = self.gates.iter().map(|known| known.until).max()?;
-        (self.now < last && last < Instant::FAR).then_some(last)
+        // When the last word has lost its force, or a silence has lasted, what is held may ask again.
+        let last = self.gates.iter().map(|known| known.until).max();
+        let next = last.into_iter().chain(self.silence.asks_at());
+        next.filter(|at| self.now < *at && *at < Instant::FAR).min()
     }
 
     fn cursor(&self, now: Instant) -> Cursor {
@@ -217,12 +236,13 @@ mod tests {
 
         fn respond(&mut self) {
             let answer = Answer::Done(Outcome::Serve);
-            let response = Response { context: Context::default(), latency: Span::ZERO, answer };
+            let latency = Span::from_micros(10);
+            let response = Response { context: Context::default(), latency, answer };
             let mut cx = Cx { now: self.now, rng: &mut self.rng, events: &mut self.events };
             self.credit.on_response(&mut cx, &response);
         }
 
-        fn hear(&mut self, gate: u64, window: u32, cursors: Option<(u8, u8)>) {
+        fn hear(&mut self, gate: u64, window: u32, cursors: Option<(u8, u8)>) -> bool {
             let cursor = |business| Cursor::at(Rank::new(business, u16::MAX));
             let feedback = Feedback {
                 window: Some(window),
@@ -232,7 +252,7 @@ mod tests {
                 ..Feedback::silent(GateId(gate), 1)
             };
             let mut cx = Cx { now: self.now, rng: &mut self.rng, events: &mut self.events };
-            self.credit.on_feedback(&mut cx, &feedback);
+            self.credit.on_feedback(&mut cx, &feedback)
         }
     }
 
@@ -273,5 +293,25 @@ mod tests {
         caller.hear(1, 0, Some((10, 20)));
         caller.now += Span::from_millis(2);
         assert_eq!((caller.submit(63), caller.submit(0)), (Passage::Send, Passage::Hold));
+    }
+
+    #[test]
+    fn what_is_free_waits_while_the_callee_is_silent() {
+        let mut caller = Fixture::new();
+        caller.hear(1, 0, Some((63, 63)));
+        assert_eq!(caller.submit(9), Passage::Send);
+        caller.respond();
+        // Four are on their way, then an answer is late, and the next one asks.
+        for _ in 0..4 {
+            assert_eq!(caller.submit(9), Passage::Send);
+        }
+        caller.now += Span::from_micros(10);
+        assert_eq!((caller.submit(9), caller.submit(9)), (Passage::Send, Passage::Hold));
+        let at = caller.credit.next_wakeup();
+        assert_eq!(at, Some(caller.now + Span::from_micros(20)), "it asks again");
+        // Being served ends it, and those who are held hear of it.
+        caller.respond();
+        assert!(caller.hear(1, 0, Some((63, 63))), "all that is held may leave");
+        assert_eq!(caller.submit(9), Passage::Send);
     }
 }

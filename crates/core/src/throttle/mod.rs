@@ -9,6 +9,7 @@ mod cursor;
 mod open;
 mod rate;
 mod seda;
+mod silence;
 #[cfg(test)]
 mod testing;
 mod window;
