@@ -28,7 +28,7 @@ pub(super) fn part(lab: &Lab<'_>) -> (Vec<Goal>, Vec<Chart>) {
         if lab.quick { &["10us"] } else { &["1us", "10us", "100us", "1ms", "10ms"] };
     let shapes: &[&str] =
         if lab.quick { &["exponential"] } else { &["constant", "exponential", "bimodal"] };
-    let callers: &[u32] = if lab.quick { &[1000] } else { &[100, 1000] };
+    let callers: &[u32] = if lab.quick { &[1000] } else { &[10, 100, 1000, 10_000] };
     let seeds = if lab.quick { 5 } else { 20 };
     let (mut goals, mut panels) = (Goals::new(!lab.quick), Vec::new());
     for time in times {
