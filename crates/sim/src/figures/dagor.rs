@@ -3,7 +3,7 @@
 //! The paper fixes 20 ms for DAGOR's own threshold (§4.1) and says nothing about the values of CoDel
 //! and SEDA. Each is tuned for the most goodput with the tasks of the figure, at the demand at which
 //! its claims are checked, over the grids below. tide has its defaults, and an objective for a single
-//! call. In Figure 6 nothing is tuned: there the paper states all thresholds.
+//! call. In Figure 6, which compares thresholds, nothing is tuned.
 
 use super::lab::{Grid, Lab, Source};
 
