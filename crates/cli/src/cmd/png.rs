@@ -17,10 +17,12 @@ pub(super) fn convert(svg: &Path) -> Result<(), String> {
     let name = svg.display();
     let text = std::fs::read(svg).map_err(|error| format!("cannot read {name}: {error}"))?;
     let mut options = usvg::Options::default();
-    options.fontdb_mut().load_system_fonts();
-    if options.fontdb.is_empty() {
+    let fonts = options.fontdb_mut();
+    fonts.load_system_fonts();
+    let Some(family) = sans_serif(fonts) else {
         return Err("--png: no font on this machine; install one, such as DejaVu Sans".to_owned());
-    }
+    };
+    fonts.set_sans_serif_family(family);
     let tree =
         usvg::Tree::from_data(&text, &options).map_err(|error| format!("{name}: {error}"))?;
     let size = tree.size().to_int_size().scale_by(SCALE);
@@ -31,6 +33,16 @@ pub(super) fn convert(svg: &Path) -> Result<(), String> {
     resvg::render(&tree, scale, &mut canvas.as_mut());
     let png = svg.with_extension("png");
     canvas.save_png(&png).map_err(|error| format!("cannot write {}: {error}", png.display()))
+}
+
+/// What `sans-serif` is to mean here. The library takes it to be Arial, and where that is not installed
+/// pictures would have no words.
+#[cfg(feature = "png")]
+fn sans_serif(fonts: &resvg::usvg::fontdb::Database) -> Option<String> {
+    let names = || fonts.faces().filter_map(|face| face.families.first()).map(|(name, _)| name);
+    let known = ["Arial", "Helvetica", "Liberation Sans", "DejaVu Sans", "Noto Sans"];
+    let known = known.iter().find_map(|name| names().find(|family| family == name));
+    known.or_else(|| names().find(|name| name.contains("Sans"))).or_else(|| names().next()).cloned()
 }
 
 /// Never called: [`AVAILABLE`] is asked first.

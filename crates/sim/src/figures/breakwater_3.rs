@@ -3,7 +3,7 @@
 use super::chart::{Axis, Chart, Panel};
 use super::claim::{Claim, Unit};
 use super::lab::{Lab, Runs, goodput};
-use super::testbed::{self, DAGOR, TESTBED};
+use super::testbed::{self, DAGOR, EVERYBODY, TESTBED};
 use super::{Figure, Outcome};
 use crate::report::Report;
 
@@ -13,9 +13,6 @@ pub(super) const FIGURE: Figure = Figure {
     source: "Breakwater §5.2, Figure 3",
     make,
 };
-
-const POLICIES: [&str; 8] =
-    ["tide", "breakwater", DAGOR, "seda", "codel", "window", "open", "ideal"];
 
 fn make(lab: &Lab<'_>) -> Outcome {
     let alone = |policy| testbed::tuned_alone(lab, policy, 1000);
@@ -27,7 +24,7 @@ fn make(lab: &Lab<'_>) -> Outcome {
         "[0.3,0.5,0.7,0.8,0.9,1.0,1.1,1.2,1.4,1.7,2.0]"
     };
     let here = [format!("load={loads}"), "callers=1000".to_owned()];
-    sets.push(format!("policy={:?}", &POLICIES[..7]));
+    sets.push(format!("policy={:?}", &EVERYBODY[..7]));
     sets.extend(here.iter().cloned());
     sets.extend(tuned.sets);
     let runs = lab.run(TESTBED, &sets).and(testbed::ideal(lab, TESTBED, &here));
@@ -45,7 +42,7 @@ fn claims(runs: &Runs) -> Vec<Claim> {
     let worst = |policy: &'static str, value: fn(&Report) -> f64| {
         [1.2, 2.0].iter().map(|load| value(at(policy, *load))).fold(f64::MIN, f64::max)
     };
-    let calm = POLICIES
+    let calm = EVERYBODY
         .iter()
         .filter(|policy| **policy != "seda")
         .flat_map(|policy| [0.5, 0.9].map(|load| at(policy, load)))
@@ -117,7 +114,7 @@ fn claims(runs: &Runs) -> Vec<Claim> {
 
 fn chart(runs: &Runs) -> Chart {
     let lines = |value: fn(&Report) -> f64| {
-        POLICIES.iter().map(|policy| runs.line(policy, "load", value)).collect()
+        EVERYBODY.iter().map(|policy| runs.line(policy, "load", value)).collect()
     };
     let demand = || Axis::linear("demand ÷ capacity");
     let panel = |title: &str, y, lines| Panel { title: title.to_owned(), x: demand(), y, lines };

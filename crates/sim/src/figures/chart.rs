@@ -41,6 +41,12 @@ enum Scale {
     Log,
 }
 
+impl Scale {
+    fn has(self, value: f64) -> bool {
+        value.is_finite() && (self == Self::Linear || value > 0.0)
+    }
+}
+
 impl Axis {
     /// An axis that starts at zero.
     pub fn linear(label: &str) -> Self {
@@ -99,6 +105,9 @@ const MARKED: usize = 40;
 /// Colours that people with any kind of colour vision can tell apart (Okabe and Ito), ours first.
 const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666", "#000000"];
+
+/// Of lines that lie on each other the upper ones have gaps, so that the lower ones are seen.
+const DASHES: [&str; 8] = ["", "", "", "", "2 4", "7 4", "", ""];
 
 impl Chart {
     /// The picture.
@@ -183,10 +192,12 @@ impl Panel {
         text(out, side, middle, &turned, &self.y.label);
         // The first line is the one the figure is about: on top of the others.
         for line in self.lines.iter().rev() {
-            let colour = colour(names, &line.name);
-            let points: Vec<(f64, f64)> = line.points.iter().map(|point| at(*point)).collect();
+            let (colour, dashes) = style(names, &line.name);
+            // The percentile of no answers is no point of a logarithmic axis.
+            let shown = line.points.iter().filter(|point| x.shows(point.0) && y.shows(point.1));
+            let points: Vec<(f64, f64)> = shown.map(|point| at(*point)).collect();
             if !line.scatter {
-                draw_path(out, &points, colour);
+                draw_path(out, &points, colour, dashes);
             }
             if line.scatter || points.len() <= MARKED {
                 draw_marks(out, &points, colour);
@@ -195,12 +206,13 @@ impl Panel {
     }
 }
 
-fn draw_path(out: &mut String, points: &[(f64, f64)], colour: &str) {
+fn draw_path(out: &mut String, points: &[(f64, f64)], colour: &str, dashes: &str) {
     let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
     let path = path.join(" ");
     let _ = writeln!(
         out,
-        "<polyline points=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.8\"/>"
+        "<polyline points=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.8\"{}/>",
+        dashed(dashes)
     );
 }
 
@@ -235,21 +247,27 @@ fn draw_legend(out: &mut String, names: &[&str], row: &[&str], width: f64, top: 
     let total: f64 = row.iter().map(|name| wide(name)).sum();
     let mut left = (width - total).max(0.0) / 2.0;
     for name in row {
-        let colour = colour(names, name);
+        let (colour, dashes) = style(names, name);
         let _ = writeln!(
             out,
             "<line x1=\"{left:.1}\" y1=\"{top:.1}\" x2=\"{:.1}\" y2=\"{top:.1}\" \
-             stroke=\"{colour}\" stroke-width=\"3\"/>",
-            left + 20.0
+             stroke=\"{colour}\" stroke-width=\"3\"{}/>",
+            left + 20.0,
+            dashed(dashes)
         );
         text(out, left + 25.0, top + 4.0, "start", name);
         left += wide(name);
     }
 }
 
-fn colour(names: &[&str], name: &str) -> &'static str {
+/// Colour and dashes of a name.
+fn style(names: &[&str], name: &str) -> (&'static str, &'static str) {
     let place = names.iter().position(|known| *known == name).unwrap_or(0);
-    COLOURS[place % COLOURS.len()]
+    (COLOURS[place % COLOURS.len()], DASHES[place % DASHES.len()])
+}
+
+fn dashed(dashes: &str) -> String {
+    if dashes.is_empty() { String::new() } else { format!(" stroke-dasharray=\"{dashes}\"") }
 }
 
 fn rule(out: &mut String, (x1, y1): (f64, f64), (x2, y2): (f64, f64), colour: &str) {
@@ -295,10 +313,7 @@ struct Range {
 
 impl Range {
     fn new(axis: &Axis, values: impl Iterator<Item = f64>) -> Self {
-        let usable = |value: &f64| match axis.scale {
-            Scale::Linear => value.is_finite(),
-            Scale::Log => value.is_finite() && *value > 0.0,
-        };
+        let usable = |value: &f64| axis.scale.has(*value);
         let values: Vec<f64> = values.filter(usable).collect();
         let most = values.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
         let most = axis.most.map_or(most, |limit| most.min(limit));
@@ -315,6 +330,11 @@ impl Range {
                 Self { scale: axis.scale, low, high, step: 10.0 }
             }
         }
+    }
+
+    /// Whether a value has a place on the axis at all.
+    fn shows(&self, value: f64) -> bool {
+        self.scale.has(value)
     }
 
     /// Where on the axis, from 0 to 1.
@@ -410,6 +430,27 @@ mod tests {
         // Two lines, their marks and one entry in the legend each.
         assert_eq!(svg.matches(COLOURS[0]).count(), 2 * (1 + 2) + 1);
         assert_eq!(svg.matches(COLOURS[1]).count(), 2 * (1 + 1) + 1);
+    }
+
+    #[test]
+    fn zero_has_no_place_on_a_logarithmic_axis() {
+        let mut chart = chart();
+        chart.panels.truncate(1);
+        chart.panels[0].y = Axis::log("µs");
+        let points = vec![(10.0, 50.0), (100.0, 0.0), (1000.0, f64::NAN)];
+        chart.panels[0].lines = vec![Line::new("l", points)];
+        assert_eq!(chart.to_svg().matches("<circle").count(), 1);
+        assert_eq!(chart.to_csv().lines().count(), 1 + 3);
+    }
+
+    #[test]
+    fn lines_that_may_hide_others_have_gaps() {
+        let mut chart = chart();
+        let line = |n: u32| Line::new(&n.to_string(), vec![(10.0, 0.0), (100.0, 0.0)]);
+        chart.panels.truncate(1);
+        chart.panels[0].lines = (0..8).map(line).collect();
+        // A line and its entry in the legend.
+        assert_eq!(chart.to_svg().matches("stroke-dasharray").count(), 2 * 2);
     }
 
     #[test]

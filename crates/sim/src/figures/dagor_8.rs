@@ -4,7 +4,8 @@
 
 use super::chart::{Axis, Chart, Line, Panel};
 use super::claim::{Claim, Unit};
-use super::lab::{Grid, Lab, Runs, Source};
+use super::dagor::{self, Tasks};
+use super::lab::{Lab, Runs, Source};
 use super::{Figure, Outcome};
 use crate::report::Report;
 
@@ -26,41 +27,23 @@ const CALLS: usize = 4;
 fn make(lab: &Lab<'_>) -> Outcome {
     let loads = if lab.quick { "[2.0]" } else { "[0.5,0.75,1.0,1.5,2.0,3.0,4.0,10.0]" };
     let times = ["warmup=60s".to_owned(), "duration=360s".to_owned()];
-    let mut sets = vec![format!("policy={POLICIES:?}"), format!("load={loads}")];
-    sets.extend(times.iter().cloned());
-    let (sets, notes) = if lab.quick { (sets, Vec::new()) } else { tuned(lab, sets) };
-    let mut runs = lab.run(PLAN, &sets);
+    let (mut runs, mut notes) = (Runs::default(), Vec::new());
+    for x in 1..=CALLS {
+        let kind = format!("services.a.calls=[{:?}]", vec!["m"; x]);
+        let twice = [kind.clone(), "load=2.0".to_owned()];
+        let tasks = Tasks { source: PLAN, sets: &twice };
+        let (mut sets, chosen) = dagor::tuned(lab, &tasks, &POLICIES[1..]);
+        sets.extend([kind, format!("policy={POLICIES:?}"), format!("load={loads}")]);
+        sets.extend(times.iter().cloned());
+        runs = runs.and(lab.run(PLAN, &sets));
+        notes.push(format!("calls per task: {x}: {}", chosen.join("; ")));
+    }
     if lab.quick {
         let far = ["policy=[\"tide\"]".to_owned(), "load=[4.0]".to_owned()];
         runs = runs.and(lab.run(PLAN, &[&far[..], &times].concat()));
     }
     let (claims, charts) = (claims(&runs, lab.quick), vec![chart(&runs)]);
     Outcome { claims, charts, notes, ..Outcome::default() }
-}
-
-/// Every baseline with the best of three values for tasks of two calls at twice the capacity. Quick, they
-/// have the middle one of each, as in the plan.
-fn tuned(lab: &Lab<'_>, mut sets: Vec<String>) -> (Vec<String>, Vec<String>) {
-    let mut notes = Vec::new();
-    for (policy, path, values) in [
-        ("dagor", "gate.admission.detector.threshold", ["10ms", "20ms", "40ms"]),
-        ("random", "gate.admission.detector.threshold", ["10ms", "20ms", "40ms"]),
-        ("codel", "gate.admission.target", ["10ms", "20ms", "40ms"]),
-        ("seda", "gate.admission.target", ["100ms", "200ms", "400ms"]),
-    ] {
-        let here = [
-            format!("policy={policy}"),
-            "load=2.0".to_owned(),
-            "services.a.calls=[[\"m\",\"m\"]]".to_owned(),
-            "warmup=60s".to_owned(),
-            "duration=160s".to_owned(),
-        ];
-        let grid = Grid::new(policy).axis(&format!("policies.{policy}.{path}"), &values);
-        let best = lab.tune(PLAN, &here, &grid);
-        sets.extend(best.sets);
-        notes.push(best.note);
-    }
-    (sets, notes)
 }
 
 /// How many calls the tasks of a run make.

@@ -3,6 +3,7 @@
 
 use super::chart::{Axis, Chart, Line, Panel};
 use super::claim::{Claim, Unit};
+use super::dagor::{self, Tasks};
 use super::lab::{Lab, Runs, Source, at};
 use super::{Figure, Outcome};
 use crate::report::Report;
@@ -24,8 +25,12 @@ fn make(lab: &Lab<'_>) -> Outcome {
     let rates = if lab.quick { "[250,1500]" } else { "[250,500,750,1000,1500,2000,2750]" };
     let mut sets = vec![format!("policy={POLICIES:?}"), format!("sweep.rate={rates}")];
     sets.extend(["warmup=60s".to_owned(), "duration=160s".to_owned()]);
+    let crowd = [format!("sweep.rate=[{RATE:?}]")];
+    let tasks = Tasks { source: PLAN, sets: &crowd };
+    let (chosen, notes) = dagor::tuned(lab, &tasks, &POLICIES[1..]);
+    sets.extend(chosen);
     let runs = lab.run(PLAN, &sets);
-    Outcome { claims: claims(&runs), charts: vec![chart(&runs)], ..Outcome::default() }
+    Outcome { claims: claims(&runs), charts: vec![chart(&runs)], notes, ..Outcome::default() }
 }
 
 /// Success of the least and of the most favoured kind of task.

@@ -4,6 +4,7 @@
 
 use super::chart::{Axis, Chart, Line, Panel};
 use super::claim::{Claim, Unit};
+use super::dagor::{self, Tasks};
 use super::lab::{Lab, Runs, Source};
 use super::{Figure, Outcome};
 use crate::report::Report;
@@ -25,8 +26,12 @@ fn make(lab: &Lab<'_>) -> Outcome {
     let loads = if lab.quick { "[2.0]" } else { "[0.5,1.0,1.5,2.0,3.0,4.0]" };
     let mut sets = vec![format!("policy={POLICIES:?}"), format!("load={loads}")];
     sets.extend(["warmup=60s".to_owned(), "duration=160s".to_owned()]);
+    let twice = ["load=2.0".to_owned()];
+    let tasks = Tasks { source: PLAN, sets: &twice };
+    let (chosen, notes) = dagor::tuned(lab, &tasks, &POLICIES[1..]);
+    sets.extend(chosen);
     let runs = lab.run(PLAN, &sets);
-    Outcome { claims: claims(&runs), charts: vec![chart(&runs)], ..Outcome::default() }
+    Outcome { claims: claims(&runs), charts: vec![chart(&runs)], notes, ..Outcome::default() }
 }
 
 /// Goodput ÷ the best possible.

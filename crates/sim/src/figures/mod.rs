@@ -22,6 +22,7 @@ mod breakwater_6;
 mod breakwater_7;
 mod breakwater_8;
 mod breakwater_9;
+mod dagor;
 mod dagor_6;
 mod dagor_8;
 mod dagor_9;

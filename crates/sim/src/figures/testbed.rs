@@ -4,6 +4,9 @@
 //! callers (§5.1). So do we, over the grids below, at 1.2 and 2 times the capacity, in runs as long as
 //! those that are shown: two seconds to warm up, two measured. Quick figures tune with 50,000 or
 //! 100,000 requests each. Breakwater has the paper's parameters and tide its defaults, everywhere.
+//!
+//! CoDel and windows are tuned at 1.4 times the capacity, as in the paper's Figure 1 (§2.2), the only
+//! one that has them. They settle within a few round trips, so their runs are sized in requests.
 
 use super::lab::{Grid, Lab, Runs, Source, Tuned, fair_goodput};
 
@@ -14,6 +17,10 @@ pub(super) const TESTBED: Source = Source {
 
 /// As DAGOR is called in Breakwater's figures: its authors' own form of it.
 pub(super) const DAGOR: &str = "dagor-aimd";
+
+/// Who takes part in a figure, ours first. The first four run for four seconds.
+pub(super) const EVERYBODY: [&str; 8] =
+    ["tide", "breakwater", DAGOR, "seda", "codel", "window", "open", "ideal"];
 
 /// A service on which baselines are tuned.
 pub(super) struct Bed<'a> {
@@ -74,16 +81,34 @@ pub(super) fn tuned_for(lab: &Lab<'_>, bed: &Bed<'_>) -> Tuned {
 
 /// The best target of CoDel or steps of the window, at 1.4 times the capacity of the testbed.
 pub(super) fn tuned_alone(lab: &Lab<'_>, policy: &str, callers: u32) -> Tuned {
+    let bed = Bed { source: TESTBED, capacity: 850_000.0, callers, sets: &[], brief: false };
+    tuned_alone_for(lab, policy, &bed)
+}
+
+fn tuned_alone_for(lab: &Lab<'_>, policy: &str, bed: &Bed<'_>) -> Tuned {
+    let Bed { source, callers, sets, brief, .. } = bed;
     let grid = Grid::new(&format!("{policy}, {callers} callers"));
     let grid = if policy == "codel" {
-        grid.axis("policies.codel.gate.admission.target", &["40us", "80us", "120us"])
+        grid.axis("policies.codel.gate.admission.target", &["0.2 slo", "0.4 slo", "0.6 slo"])
     } else {
         grid.axis("policies.window.caller.throttle.increase", &["0.1", "1.0"])
             .axis("policies.window.caller.throttle.decrease", &["0.5", "0.9"])
     };
-    let mut sets = lab.requests(60_000, 400_000);
-    sets.extend([format!("policy={policy}"), "load=1.4".to_owned(), format!("callers={callers}")]);
-    lab.tune(TESTBED, &sets, &grid)
+    let mut all = lab.requests(if *brief { 20_000 } else { 60_000 }, 400_000);
+    all.extend(sets.iter().cloned());
+    all.extend([format!("policy={policy}"), "load=1.4".to_owned(), format!("callers={callers}")]);
+    lab.tune(*source, &all, &grid)
+}
+
+/// Those that control nothing or at one end only (CoDel at the server, windows at callers), tuned, and
+/// `ideal`, with these values.
+pub(super) fn others(lab: &Lab<'_>, bed: &Bed<'_>, sets: &[String]) -> (Runs, Tuned) {
+    let tuned = |policy| tuned_alone_for(lab, policy, bed);
+    let tuned = tuned("codel").and(tuned("window"));
+    let mut all = lab.requests(60_000, 400_000);
+    all.push(format!("policy={:?}", &EVERYBODY[4..7]));
+    all.extend(sets.iter().chain(&tuned.sets).cloned());
+    (lab.run(bed.source, &all).and(ideal(lab, bed.source, sets)), tuned)
 }
 
 /// `ideal` with these values: the best of all windows, in 40,000 requests or, in full, 400,000.
