@@ -6,25 +6,15 @@ mod common;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::{Got, Raw, until};
+use common::{Got, Manual, Raw, until};
 use tidegate_core::Instant;
 use tidegate_core::testing::{Ending, Trace};
 use tidegate_driver::{Clock, Names};
 use tidegate_rpc::wire::{self, RequestHead};
 use tidegate_rpc::{Bytes, Request, Server, asynchronous};
 use tokio::sync::oneshot;
-
-#[derive(Clone, Debug, Default)]
-struct Manual(Arc<AtomicU64>);
-
-impl Clock for Manual {
-    fn now(&self) -> Instant {
-        Instant::from_nanos(self.0.load(Ordering::SeqCst))
-    }
-}
 
 /// Requests that have started: when, and how to let them end.
 type Started = Arc<Mutex<BTreeMap<usize, (Instant, Option<oneshot::Sender<()>>)>>>;
@@ -67,7 +57,7 @@ fn play(trace: &Trace) -> Vec<Option<Ending>> {
         let Some(now) = ends.first().map(|(at, _)| *at).into_iter().chain(arrival).min() else {
             break;
         };
-        clock.0.store(now.since(Instant::ZERO).as_nanos(), Ordering::SeqCst);
+        clock.set(now);
         for (_, place) in ends.into_iter().filter(|(at, _)| *at <= now) {
             let end = started.lock().expect("no panic").get_mut(&place).and_then(|s| s.1.take());
             end.expect("it runs").send(()).expect("it listens");

@@ -227,6 +227,7 @@ fn meaning(frame: &Frame<'_>) -> Result<String, WireError> {
                 say(&mut words, "shed", context.sheds.count.into());
                 words.push(format!("sample={},{}", sample.business(), sample.user()));
             }
+            words.extend(done(&context.progress));
         }
         Kind::Goodbye => words.push(match wire::read_goodbye(frame.fields)? {
             Goodbye::Leaving => "leaving".to_owned(),
@@ -244,6 +245,7 @@ fn meaning(frame: &Frame<'_>) -> Result<String, WireError> {
                 if feedback.holds != Span::MAX {
                     words.push(format!("holds={}", feedback.holds.as_nanos()));
                 }
+                words.extend(done(&feedback.progress));
             }
             if kind == Kind::Refusal {
                 let Rejection { reason, advice, .. } = wire::read_rejection(frame.fields)?;
@@ -264,6 +266,14 @@ fn meaning(frame: &Frame<'_>) -> Result<String, WireError> {
         words.push(format!("{:?}", String::from_utf8_lossy(frame.payload)));
     }
     Ok(words.join(" "))
+}
+
+/// How far a request has come, if anything was said of it.
+fn done(progress: &Progress) -> Option<String> {
+    let Progress { elapsed, total, work, total_work } = *progress;
+    let (elapsed, total) = (elapsed.as_nanos(), total.as_nanos());
+    let said = (elapsed, total, work, total_work) != (0, 0, 0, 0);
+    said.then(|| format!("progress={elapsed}/{total} work={work}/{total_work}"))
 }
 
 fn unhex(text: &str) -> Vec<u8> {

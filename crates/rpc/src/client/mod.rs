@@ -5,6 +5,7 @@
 mod link;
 mod request;
 mod stream;
+pub(crate) mod upstream;
 
 use std::fmt;
 use std::io;
@@ -13,35 +14,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tidegate_core::Span;
 use tidegate_core::caller::{Caller, CallerConfig};
-use tidegate_core::context::{Sheds, Workflow};
 use tidegate_core::gate::CalleeId;
-use tidegate_core::{Feedback, Span};
 use tidegate_driver::timer::Timer;
-use tidegate_driver::{Clock, Monotonic, Names, SharedCaller, SharedGate, random_seed};
+use tidegate_driver::{Clock, Monotonic, Names, SharedCaller, random_seed};
 
 use crate::error::{CallError, StartError};
 use crate::wire::Limits;
 use link::{Bounds, Endpoint};
 pub use request::Call;
-
-/// A gate that calls are made behind: it hears what the callee tells.
-pub trait Upstream: Send + Sync + 'static {
-    /// The callee has told its state, with an answer to a call made for `workflow`.
-    fn on_downstream(&self, callee: CalleeId, workflow: Workflow, feedback: &Feedback);
-    /// What the gate refused in the callee's name since it was last asked.
-    fn take_sheds(&self, callee: CalleeId) -> Sheds;
-}
-
-impl Upstream for SharedGate {
-    fn on_downstream(&self, callee: CalleeId, workflow: Workflow, feedback: &Feedback) {
-        self.input(|gate, now| gate.on_downstream(now, callee, workflow, feedback));
-    }
-
-    fn take_sheds(&self, callee: CalleeId) -> Sheds {
-        self.input(|gate, _| gate.take_sheds(callee))
-    }
-}
+pub use upstream::Upstream;
 
 /// A client in the making.
 #[must_use = "a builder does nothing until it is built"]

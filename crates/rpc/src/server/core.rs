@@ -99,6 +99,22 @@ pub(super) struct Job {
     pub(super) request: Request,
 }
 
+/// What a request took.
+#[derive(Clone, Copy)]
+pub(super) struct Took {
+    /// It had its slot for so long.
+    pub(super) slot: Span,
+    /// And worked itself for so long of that: the rest it waited for others.
+    pub(super) worked: Span,
+}
+
+impl Took {
+    /// Of a handler that runs to completion.
+    pub(super) fn all(span: Span) -> Self {
+        Self { slot: span, worked: span }
+    }
+}
+
 /// Connections that somebody must flush.
 pub(super) type Dirty = Vec<Arc<Conn>>;
 
@@ -223,21 +239,24 @@ impl Core {
         None
     }
 
-    /// A request was served or failed, after running for `took`: tells the gate, and writes the
-    /// answer.
+    /// A request was served or failed: tells the gate, and writes the answer.
     pub(super) fn finish(
         &mut self,
         now: Instant,
         id: RequestId,
         answer: Answer,
-        took: Span,
+        took: Took,
         dirty: &mut Dirty,
     ) {
         let Some(Running { conn, call, context, .. }) = self.take_running(id) else { return };
         let answer = fit(answer, self.payload);
         let outcome = if answer.is_ok() { Outcome::Serve } else { Outcome::Fail };
+        self.gate.on_step(now, id, took.worked);
         let done = self.gate.done(id).unwrap_or_default();
-        self.gate.finish(now, id, outcome, Cost::from(took.max(Span::from_nanos(1))));
+        if outcome == Outcome::Serve {
+            self.gate.learn_total(id);
+        }
+        self.gate.finish(now, id, outcome, Cost::from(took.slot.max(Span::from_nanos(1))));
         let mut state = conn.lock();
         if state.finish(call).is_none() {
             // Cancelled meanwhile: nobody wants to hear it.

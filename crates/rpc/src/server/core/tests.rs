@@ -55,7 +55,7 @@ impl Bench {
     }
 
     fn end(&mut self, id: RequestId) {
-        self.core.finish(NOW, id, Ok(Bytes::new()), Span::ZERO, &mut Dirty::new());
+        self.core.finish(NOW, id, Ok(Bytes::new()), Took::all(Span::ZERO), &mut Dirty::new());
     }
 
     /// The caller gives up.
