@@ -164,6 +164,9 @@ fn what_is_too_long_too_short_or_of_another_version_is_told_by_its_first_bytes()
     assert_eq!(read(&bytes), Err(WireError::Fields));
     bytes[6] = 51;
     assert_eq!(read(&bytes), Err(WireError::TooLong(51)));
+    // No limits at all.
+    let unlimited = Limits { payload: usize::MAX, fields: usize::MAX };
+    assert_eq!(Frame::read(&[255; 4], &unlimited), Ok(None));
     // A payload may not use the room of the fields.
     let mut bytes = vec![0; 4 + 12 + 101];
     bytes[0] = 12 + 101;

@@ -16,6 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tidegate_core::Span;
 use tidegate_core::caller::{Caller, CallerConfig};
+use tidegate_core::config::Problems;
 use tidegate_core::gate::CalleeId;
 use tidegate_driver::timer::Timer;
 use tidegate_driver::{Clock, Monotonic, Names, SharedCaller, random_seed};
@@ -44,7 +45,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Throttle, holding queue and retries. Default: credits, one retry in ten.
+    /// Throttle, holding queue and retries; there are no hedges here. Default: credits, one retry in ten.
     pub fn caller(mut self, config: CallerConfig) -> Self {
         self.caller = config;
         self
@@ -97,6 +98,10 @@ impl ClientBuilder {
             let error = io::Error::new(io::ErrorKind::InvalidInput, "a client needs an endpoint");
             return Err(StartError::Io(error));
         }
+        let mut problems = Problems::default();
+        let allowed = "calls are not sent twice at once, for nobody says which may be";
+        problems.check("hedge", "{ … }", self.caller.hedge.is_none(), allowed);
+        problems.into_result()?;
         let clock = Monotonic::process();
         let seed = self.seed.unwrap_or_else(random_seed);
         let caller = Caller::new(&self.caller, self.addresses.len(), clock.now(), seed)?;

@@ -14,7 +14,7 @@ use tidegate_driver::{self as driver, Departure};
 use super::Inner;
 use super::link::Received;
 use crate::error::{Broken, CallError};
-use crate::wire::RequestHead;
+use crate::wire::{self, RequestHead};
 
 /// A call that has not been sent yet. Dropping its future at any point cancels it, at the server too.
 #[must_use = "a call does nothing until it is sent"]
@@ -62,7 +62,7 @@ impl Call {
             let deadline = inner.caller.now() + patience;
             self.context.deadline = self.context.deadline.min(deadline);
         }
-        if self.payload.len() > inner.bounds.limits.payload {
+        if self.payload.len() > inner.bounds.limits.payload.min(wire::LARGEST) {
             return Err(CallError::Broken(Broken::TooLarge));
         }
         if let Some((gate, callee)) = &inner.upstream {

@@ -144,7 +144,8 @@ impl ServerBuilder {
     }
 
     /// Requests beyond window and free cursor within a minute after which a connection is ended. Each
-    /// is refused without asking the gate. Default 1,000.
+    /// is refused without asking the gate. Default 1,000: refusing is cheaper than accepting the
+    /// connection that would follow.
     pub fn strikes(mut self, strikes: u32) -> Self {
         self.strikes = strikes.max(1);
         self
