@@ -4,7 +4,9 @@ mod bounds;
 mod builder;
 mod conn;
 mod core;
+mod half;
 mod reader;
+mod table;
 mod worker;
 
 use std::net::SocketAddr;

@@ -25,7 +25,8 @@ use tidegate_driver::context::{self, Parent};
 use tokio::task::AbortHandle;
 
 use super::core::{Core, Dirty, Job, Took};
-use super::reader::{Input, Reader};
+use super::half::Input;
+use super::reader::Reader;
 use super::{Shared, Stage};
 use crate::handler::{Answer, Reply, Working};
 use crate::wire::Failure;

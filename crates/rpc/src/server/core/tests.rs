@@ -2,6 +2,7 @@
 
 use std::net::{TcpListener, TcpStream};
 
+use bytes::Bytes;
 use tidegate_core::gate::GateConfig;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
