@@ -251,6 +251,8 @@ def main(arguments):
     if len(arguments) < 2 or len(arguments) != takes.get(arguments[1]):
         sys.exit(__doc__)
     host, _, port = arguments[0].rpartition(":")
+    if not port.isdigit():
+        sys.exit(f"{arguments[0]}: a host and a port, as 127.0.0.1:7070")
     what, key, rest = arguments[1], arguments[2].encode(), arguments[3:]
     try:
         client = Client(host, int(port))
