@@ -11,9 +11,9 @@ use std::time::Duration;
 use common::patient;
 use tidegate_core::gate::{CalleeId, Gate};
 use tidegate_core::{Criticality, Cursor, Feedback, Progress, Rank, Reason, Sheds, Workflow};
-use tidegate_driver::context::{self, Parent};
+use tidegate_driver::context;
 use tidegate_rpc::{
-    CallError, Client, Failure, Request, RpcGate, Server, Upstream, asynchronous, blocking,
+    CallError, Client, Failure, Parent, Request, RpcGate, Server, Upstream, asynchronous, blocking,
 };
 
 const LONG: Duration = Duration::from_secs(60);

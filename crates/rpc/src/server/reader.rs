@@ -284,7 +284,11 @@ impl Reader {
         let (count, wall) = match self.receiver.read(&half.conn.stream, &mut self.buffer) {
             Ok((0, _)) => return self.lose(token, inputs),
             Ok(read) => read,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Span::ZERO,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                // The end was that of a connection that had this token before, and still has a handler.
+                half.ending = false;
+                return Span::ZERO;
+            }
             Err(error) if error.kind() == ErrorKind::Interrupted => (0, None),
             Err(_) => return self.lose(token, inputs),
         };
