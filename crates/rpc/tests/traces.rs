@@ -73,9 +73,14 @@ fn play(trace: &Trace) -> Vec<Option<Ending>> {
         }
         raw.stream.write_all(&bytes).expect("is read");
         until("all has started that can", || {
-            let running = server.gate().read(|gate| u64::from(gate.running()));
+            // In this order: what was read is in the gate, and what the gate let in is about to begin.
+            let are_read = server.counts().requests == next as u64;
+            let (running, is_settled) = server.gate().read(|gate| {
+                let is_full = gate.running() >= gate.slots();
+                (u64::from(gate.running()), is_full || gate.backlog().waiting() == 0)
+            });
             let begun = started.lock().expect("no panic").len() as u64;
-            server.counts().requests == next as u64 && begun == running + answered
+            are_read && is_settled && begun == running + answered
         });
         while refused < server.counts().refused {
             if let Got::Refusal(call, rejection) = raw.get() {
