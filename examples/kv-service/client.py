@@ -3,6 +3,7 @@
 
     python3 client.py 127.0.0.1:7070 set colour blue
     python3 client.py 127.0.0.1:7070 get colour
+    python3 client.py 127.0.0.1:7070 many colour 1000
     python3 client.py --vectors testdata/wire/rpc.txt
 """
 
@@ -181,6 +182,12 @@ def describe(data):
         return f"error {error}" if str(error) in ("version", "too-long", "too-short") else "error fields"
 
 
+def progress(numbers):
+    elapsed, total, work, total_work = (numbers.get(tag, 0) for tag in range(10, 14))
+    said = elapsed or total or work or total_work
+    return [f"progress={elapsed}/{total} work={work}/{total_work}"] if said else []
+
+
 def meaning(kind, call, fields, payload):
     if kind not in NAMES:
         return "skip"
@@ -201,6 +208,7 @@ def meaning(kind, call, fields, payload):
             said(tag, name)
         if numbers.get(8):
             words.append(f"sample={rank(numbers[9])}")
+        words += progress(numbers)
     elif kind == GOODBYE:
         words.append({2: "malformed", 3: "violation", 4: "idle"}.get(numbers.get(57), "leaving"))
     elif kind != CANCEL:
@@ -209,6 +217,7 @@ def meaning(kind, call, fields, payload):
         for tag, name in ((34, "window"), (35, "free"), (36, "last"), (37, "holds")):
             if tag in numbers:
                 words.append(f"{name}={numbers[tag]}")
+        words += progress(numbers)
         if kind == REFUSAL:
             known = "delay rank downstream wait expired infeasible full pushed-out credit rate quota " \
                     "utilization throttle chance budget draining"
@@ -238,12 +247,15 @@ def check_vectors(path):
 def main(arguments):
     if len(arguments) == 2 and arguments[0] == "--vectors":
         return check_vectors(arguments[1])
-    if len(arguments) < 3:
+    takes = {"get": 3, "set": 4, "many": 4}
+    if len(arguments) < 2 or len(arguments) != takes.get(arguments[1]):
         sys.exit(__doc__)
     host, _, port = arguments[0].rpartition(":")
-    client = Client(host, int(port))
+    if not port.isdigit():
+        sys.exit(f"{arguments[0]}: a host and a port, as 127.0.0.1:7070")
     what, key, rest = arguments[1], arguments[2].encode(), arguments[3:]
     try:
+        client = Client(host, int(port))
         if what == "set":
             client.call(SET, bytes((len(key),)) + key + rest[0].encode(), patience=5)
         elif what == "get":
@@ -252,12 +264,12 @@ def main(arguments):
             answers = client.calls([(GET, key)] * int(rest[0]))
             served = sum(isinstance(answer, bytes) for answer in answers)
             print(f"{served} of {len(answers)} served, window {client.window}")
-        else:
-            sys.exit(__doc__)
     except Refused as refused:
         sys.exit(f"refused: {refused}")
     except Failed as failed:
         sys.exit(f"failed: {failed}")
+    except (OSError, ValueError) as error:
+        sys.exit(f"{arguments[0]}: {error}")
     client.close()
 
 

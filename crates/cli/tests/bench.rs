@@ -120,7 +120,7 @@ fn what_was_measured_before_ctrl_c_is_told() {
 
 #[test]
 fn wrong_input_is_told_and_exits_with_2() {
-    let cases: [&[&str]; 10] = [
+    let cases: [&[&str]; 14] = [
         &["--service", "fast"],
         &["--policy", "none-such"],
         &["--cores", "0"],
@@ -131,10 +131,18 @@ fn wrong_input_is_told_and_exits_with_2() {
         &["--saturate", "1", "--rounds", "2"],
         &["--simulate", "--service", "kv"],
         &["--png"],
+        &["--load", "1,inf"],
+        &["--shift", "nan"],
+        &["--slo", "0s"],
+        &["--capacity", "0"],
     ];
     for case in cases {
         let output = bench(case);
         assert_eq!(output.status.code(), Some(2), "{case:?}");
-        assert!(!output.stderr.is_empty(), "{case:?}");
+        let (told, mut flags) = (String::from_utf8_lossy(&output.stderr), case.iter());
+        assert!(
+            flags.any(|flag| flag.starts_with("--") && told.contains(flag)),
+            "{case:?}: {told}"
+        );
     }
 }

@@ -11,7 +11,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 
 use tidegate_core::feedback::GateId;
-use tidegate_core::{Context, RequestId};
+use tidegate_core::{Context, Gate, Instant, Progress, RequestId, Span};
 
 thread_local! {
     static CURRENT: Cell<Option<Current>> = const { Cell::new(None) };
@@ -30,6 +30,31 @@ pub struct Parent {
     pub gate: GateId,
     /// Who it is there.
     pub request: RequestId,
+    /// Service time of its own that the gate has not been told of, up to `since`.
+    pub worked: Span,
+    /// It works since then, [`Instant::FAR`] if it does not.
+    pub since: Instant,
+}
+
+impl Parent {
+    /// The request at `now`: waiting for what it calls is no work.
+    #[must_use]
+    pub fn as_of(self, now: Instant) -> Self {
+        Self { worked: self.worked + now.since(self.since), since: Instant::FAR, ..self }
+    }
+
+    /// How far it has come: what it came with, what was done here and below, and what it does now; none if
+    /// it is no request of `gate`, or has ended.
+    pub fn progress(&self, gate: &Gate, now: Instant) -> Option<Progress> {
+        let mut progress = self.is_in(gate).then(|| gate.progress(self.request)).flatten()?;
+        progress.add_step(self.as_of(now).worked);
+        Some(progress)
+    }
+
+    /// Whether it is a request of `gate` that has not ended.
+    pub fn is_in(&self, gate: &Gate) -> bool {
+        gate.id() == self.gate && gate.request(self.request).is_some()
+    }
 }
 
 /// The context this code runs in, none outside of any request.
@@ -83,6 +108,7 @@ mod tests {
 
     use super::*;
     use tidegate_core::Rank;
+    use tidegate_core::gate::GateConfig;
 
     fn of_rank(business: u8) -> Context {
         Context { rank: Rank::new(business, 0), ..Context::default() }
@@ -130,5 +156,26 @@ mod tests {
         });
         assert!(panicked.is_err());
         assert_eq!(rank_now(), Some(Rank::new(5, 0)));
+    }
+
+    /// What a request does counts until a call is made for it, not what it waits for the answer; and it counts
+    /// for nobody else.
+    #[test]
+    fn a_parent_has_worked_until_it_calls() {
+        let at = |millis| Instant::ZERO + Span::from_millis(millis);
+        let config = GateConfig::from_toml("admission = { policy = 'open' }").unwrap();
+        let mut gate = Gate::new(&config, at(0), 1).unwrap();
+        let request = gate.arrive(at(0), &Context::default()).unwrap();
+        let parent =
+            Parent { gate: gate.id(), request, worked: Span::from_millis(2), since: at(10) };
+        let elapsed = |parent: Parent, gate: &Gate, now| {
+            parent.progress(gate, at(now)).map(|progress| progress.elapsed)
+        };
+        assert_eq!(elapsed(parent, &gate, 13), Some(Span::from_millis(5)));
+        assert_eq!(elapsed(parent.as_of(at(13)), &gate, 99), Some(Span::from_millis(5)));
+        let other = Gate::new(&config, at(0), 2).unwrap();
+        assert_eq!(elapsed(parent, &other, 13), None);
+        gate.cancel(at(20), request);
+        assert_eq!(elapsed(parent, &gate, 21), None);
     }
 }

@@ -171,9 +171,11 @@ impl Slot {
         })
     }
 
-    /// Whose progress the calls belong to that are made for the request.
-    pub fn parent(&self) -> Parent {
-        Parent { gate: self.claim.shared.id(), request: self.claim.request }
+    /// Whose progress the calls belong to that are made for the request, which goes on at `since` after it has
+    /// `worked` for so long, beside the [steps](Self::step) it was told of.
+    pub fn parent(&self, worked: Span, since: Instant) -> Parent {
+        let worked = self.step + worked;
+        Parent { gate: self.claim.shared.id(), request: self.claim.request, worked, since }
     }
 
     /// The request was served; its cost is the time since its task learned that it may start.

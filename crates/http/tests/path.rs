@@ -412,6 +412,9 @@ async fn progress_travels_and_totals_are_learned() {
     let seen = seen.lock().unwrap();
     let progress = [0, 1].map(|at| seen[at].context.progress);
     assert_eq!(progress[0].total, Span::ZERO, "nothing was known of the first");
+    for progress in progress {
+        assert!(progress.elapsed >= Span::from_millis(3), "what its caller did: {progress:?}");
+    }
     let both = Span::from_millis(6);
     assert!(
         progress[1].total >= both,

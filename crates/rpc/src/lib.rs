@@ -38,4 +38,5 @@ pub use client::{Call, Client, ClientBuilder, Upstream};
 pub use error::{Broken, CallError, StartError};
 pub use handler::{Answer, Handler, Reply, Request, Working, asynchronous, blocking};
 pub use server::{Counts, RpcGate, Server, ServerBuilder};
+pub use tidegate_driver::context::Parent;
 pub use wire::{Failure, Limits};

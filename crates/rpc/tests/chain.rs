@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use common::patient;
 use tidegate_core::gate::{CalleeId, Gate};
-use tidegate_core::{Criticality, Cursor, Feedback, Rank, Reason, Sheds, Workflow};
+use tidegate_core::{Criticality, Cursor, Feedback, Progress, Rank, Reason, Sheds, Workflow};
 use tidegate_driver::context;
 use tidegate_rpc::{
-    CallError, Client, Failure, Request, RpcGate, Server, Upstream, asynchronous, blocking,
+    CallError, Client, Failure, Parent, Request, RpcGate, Server, Upstream, asynchronous, blocking,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -65,13 +65,17 @@ struct Heard {
 }
 
 impl Upstream for Heard {
-    fn on_downstream(&self, callee: CalleeId, _workflow: Workflow, feedback: &Feedback) {
-        self.told.lock().expect("no panic").push((callee, feedback.window));
-    }
-
-    fn take_sheds(&self, _callee: CalleeId) -> Sheds {
+    fn on_call(&self, _: CalleeId, _: Workflow) -> Sheds {
         let count = self.shed.swap(0, Ordering::SeqCst) as u32;
         Sheds { count, sample: Rank::new(50, 1) }
+    }
+
+    fn progress(&self, _: &Parent) -> Option<Progress> {
+        None
+    }
+
+    fn on_downstream(&self, callee: CalleeId, _: Workflow, _: Option<&Parent>, told: &Feedback) {
+        self.told.lock().expect("no panic").push((callee, told.window));
     }
 }
 
@@ -101,13 +105,23 @@ async fn feedback_goes_up_the_path_and_sheds_come_down() {
 struct Noted(RpcGate, Arc<AtomicUsize>);
 
 impl Upstream for Noted {
-    fn on_downstream(&self, callee: CalleeId, workflow: Workflow, feedback: &Feedback) {
-        self.1.fetch_add(1, Ordering::SeqCst);
-        self.0.on_downstream(callee, workflow, feedback);
+    fn on_call(&self, callee: CalleeId, workflow: Workflow) -> Sheds {
+        self.0.on_call(callee, workflow)
     }
 
-    fn take_sheds(&self, callee: CalleeId) -> Sheds {
-        self.0.take_sheds(callee)
+    fn progress(&self, parent: &Parent) -> Option<Progress> {
+        self.0.progress(parent)
+    }
+
+    fn on_downstream(
+        &self,
+        callee: CalleeId,
+        workflow: Workflow,
+        parent: Option<&Parent>,
+        feedback: &Feedback,
+    ) {
+        self.1.fetch_add(1, Ordering::SeqCst);
+        self.0.on_downstream(callee, workflow, parent, feedback);
     }
 }
 
@@ -140,7 +154,7 @@ async fn a_gate_hears_from_the_servers_behind_its_handler() {
     // As the second would say if it let in the first ten levels only.
     let last = Some(Cursor::at(Rank::new(10, 0)));
     let said = Feedback { last, ..Feedback::silent(back.gate().read(Gate::id), 1 << 40) };
-    front.gate().on_downstream(CalleeId(1), Workflow::NONE, &said);
+    front.gate().on_downstream(CalleeId(1), Workflow::NONE, None, &said);
     let refused = rank(20).send().await;
     assert!(
         matches!(&refused, Err(CallError::Refused(r)) if r.reason == Reason::Downstream),

@@ -4,13 +4,14 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use tidegate_core::caller::CallerConfig;
 use tidegate_core::{Advice, Feedback, GateId, Instant, Reason, Rejection, Span};
 use tidegate_driver::Names;
-use tidegate_rpc::wire::{self, Frame, Kind, Limits};
+use tidegate_rpc::wire::{self, Frame, Goodbye, Kind, Limits};
 use tidegate_rpc::{Broken, CallError, Client, ClientBuilder};
 use tokio::task::{JoinHandle, spawn_blocking};
 
@@ -234,6 +235,74 @@ async fn what_waits_to_be_written_is_bounded() {
     }
     assert_eq!(refused, 8);
     assert!(calls.iter().all(|call| !call.is_finished()), "these wait");
+}
+
+/// Requests without a payload take room as well.
+#[tokio::test]
+async fn empty_requests_that_wait_to_be_written_are_bounded() {
+    let (listener, address) = listen();
+    let builder = client(address).silence(LONG).out_limit(1_000);
+    let (client, _huge, _peer) = stalled(builder, listener).await;
+    let mut calls: Vec<_> = (0..50).map(|_| spawn(&client, 0, LONG)).collect();
+    for call in calls.drain(20..) {
+        let refused = call.await.expect("no panic");
+        assert!(
+            matches!(&refused, Err(CallError::Refused(r)) if r.reason == Reason::Full),
+            "{refused:?}"
+        );
+    }
+}
+
+/// A server that leaves waits until its callers have closed: who waits for nothing does so at once.
+#[tokio::test]
+async fn a_client_closes_after_the_servers_goodbye() {
+    let (listener, address) = listen();
+    let client = client(address).build().expect("valid");
+    let (leave, left) = mpsc::channel::<()>();
+    let serving = spawn_blocking(move || {
+        let mut peer = Peer::accept(&listener);
+        let Seen::Request { call, .. } = peer.see() else { panic!("a request comes first") };
+        peer.answer(call);
+        left.recv().expect("the call was answered");
+        peer.tell(|out| wire::write_goodbye(out, Goodbye::Leaving));
+        assert_eq!(peer.see(), Seen::End);
+    });
+    client.call(1, "x").await.expect("answered");
+    leave.send(()).expect("the server waits");
+    serving.await.expect("no panic");
+}
+
+/// A server that takes connections and ends them, as one that has too many of them, is not asked for another with
+/// every call.
+#[tokio::test]
+async fn who_ends_connections_unheard_is_not_stormed() {
+    let (listener, address) = listen();
+    let accepted = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&accepted);
+    std::thread::spawn(move || {
+        while listener.accept().is_ok() {
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    let client = client(address).build().expect("valid");
+    let begun = std::time::Instant::now();
+    for _ in 0..100 {
+        let broken = client.call(1, "x").await;
+        assert!(matches!(broken, Err(CallError::Broken(_))), "{broken:?}");
+    }
+    // Once per 100 ms, however long it took.
+    let allowed = 2 + begun.elapsed().as_millis() / 100;
+    let accepted = u128::from(accepted.load(Ordering::SeqCst));
+    assert!(accepted <= allowed, "{accepted} connections, {allowed} are plenty");
+}
+
+/// Nobody says here which methods may be done twice.
+#[test]
+fn a_client_that_cannot_hedge_says_so() {
+    let caller = CallerConfig::from_toml("hedge = {}").expect("valid elsewhere");
+    let (_listener, address) = listen();
+    let refused = Client::builder().endpoint(address).caller(caller).build();
+    assert!(refused.expect_err("refused").to_string().contains("hedge"));
 }
 
 /// A peer that has taken no bytes for so long is given up, deadlines or not.

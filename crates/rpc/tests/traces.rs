@@ -6,25 +6,15 @@ mod common;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::{Got, Raw, until};
+use common::{Got, Manual, Raw, until};
 use tidegate_core::Instant;
 use tidegate_core::testing::{Ending, Trace};
 use tidegate_driver::{Clock, Names};
 use tidegate_rpc::wire::{self, RequestHead};
 use tidegate_rpc::{Bytes, Request, Server, asynchronous};
 use tokio::sync::oneshot;
-
-#[derive(Clone, Debug, Default)]
-struct Manual(Arc<AtomicU64>);
-
-impl Clock for Manual {
-    fn now(&self) -> Instant {
-        Instant::from_nanos(self.0.load(Ordering::SeqCst))
-    }
-}
 
 /// Requests that have started: when, and how to let them end.
 type Started = Arc<Mutex<BTreeMap<usize, (Instant, Option<oneshot::Sender<()>>)>>>;
@@ -67,7 +57,7 @@ fn play(trace: &Trace) -> Vec<Option<Ending>> {
         let Some(now) = ends.first().map(|(at, _)| *at).into_iter().chain(arrival).min() else {
             break;
         };
-        clock.0.store(now.since(Instant::ZERO).as_nanos(), Ordering::SeqCst);
+        clock.set(now);
         for (_, place) in ends.into_iter().filter(|(at, _)| *at <= now) {
             let end = started.lock().expect("no panic").get_mut(&place).and_then(|s| s.1.take());
             end.expect("it runs").send(()).expect("it listens");
@@ -83,9 +73,14 @@ fn play(trace: &Trace) -> Vec<Option<Ending>> {
         }
         raw.stream.write_all(&bytes).expect("is read");
         until("all has started that can", || {
-            let running = server.gate().read(|gate| u64::from(gate.running()));
+            // In this order: what was read is in the gate, and what the gate let in is about to begin.
+            let are_read = server.counts().requests == next as u64;
+            let (running, is_settled) = server.gate().read(|gate| {
+                let is_full = gate.running() >= gate.slots();
+                (u64::from(gate.running()), is_full || gate.backlog().waiting() == 0)
+            });
             let begun = started.lock().expect("no panic").len() as u64;
-            server.counts().requests == next as u64 && begun == running + answered
+            are_read && is_settled && begun == running + answered
         });
         while refused < server.counts().refused {
             if let Got::Refusal(call, rejection) = raw.get() {

@@ -164,6 +164,9 @@ fn what_is_too_long_too_short_or_of_another_version_is_told_by_its_first_bytes()
     assert_eq!(read(&bytes), Err(WireError::Fields));
     bytes[6] = 51;
     assert_eq!(read(&bytes), Err(WireError::TooLong(51)));
+    // No limits at all.
+    let unlimited = Limits { payload: usize::MAX, fields: usize::MAX };
+    assert_eq!(Frame::read(&[255; 4], &unlimited), Ok(None));
     // A payload may not use the room of the fields.
     let mut bytes = vec![0; 4 + 12 + 101];
     bytes[0] = 12 + 101;
@@ -227,6 +230,7 @@ fn meaning(frame: &Frame<'_>) -> Result<String, WireError> {
                 say(&mut words, "shed", context.sheds.count.into());
                 words.push(format!("sample={},{}", sample.business(), sample.user()));
             }
+            words.extend(done(&context.progress));
         }
         Kind::Goodbye => words.push(match wire::read_goodbye(frame.fields)? {
             Goodbye::Leaving => "leaving".to_owned(),
@@ -244,6 +248,7 @@ fn meaning(frame: &Frame<'_>) -> Result<String, WireError> {
                 if feedback.holds != Span::MAX {
                     words.push(format!("holds={}", feedback.holds.as_nanos()));
                 }
+                words.extend(done(&feedback.progress));
             }
             if kind == Kind::Refusal {
                 let Rejection { reason, advice, .. } = wire::read_rejection(frame.fields)?;
@@ -264,6 +269,14 @@ fn meaning(frame: &Frame<'_>) -> Result<String, WireError> {
         words.push(format!("{:?}", String::from_utf8_lossy(frame.payload)));
     }
     Ok(words.join(" "))
+}
+
+/// How far a request has come, if anything was said of it.
+fn done(progress: &Progress) -> Option<String> {
+    let Progress { elapsed, total, work, total_work } = *progress;
+    let (elapsed, total) = (elapsed.as_nanos(), total.as_nanos());
+    let said = (elapsed, total, work, total_work) != (0, 0, 0, 0);
+    said.then(|| format!("progress={elapsed}/{total} work={work}/{total_work}"))
 }
 
 fn unhex(text: &str) -> Vec<u8> {

@@ -10,9 +10,7 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::Body;
 use tidegate_core::caller::Next;
 use tidegate_core::throttle::Answer;
-use tidegate_core::{
-    Advice, Context, Feedback, Gate, Instant, Outcome, Progress, Reason, Rejection,
-};
+use tidegate_core::{Advice, Context, Feedback, Instant, Outcome, Progress, Reason, Rejection};
 use tidegate_driver::context::Parent;
 use tidegate_driver::timer::{before, until};
 use tidegate_driver::{Call, Departure, SharedCaller};
@@ -194,7 +192,11 @@ impl<R> CallerLayer<R> {
         grpc: bool,
     ) {
         let (now, context) = (self.caller.now(), &departure.context);
-        let progress = self.progress(parent).unwrap_or(context.progress);
+        let progress = self.progress(now, parent).unwrap_or_else(|| {
+            let mut progress = context.progress;
+            parent.iter().for_each(|parent| progress.add_step(parent.worked));
+            progress
+        });
         let field = wire::write_context(&Context { progress, ..*context }, now, &self.names);
         request.headers_mut().insert(wire::CONTEXT, field);
         if grpc && context.deadline != Instant::FAR {
@@ -244,21 +246,17 @@ impl<R> CallerLayer<R> {
         let Some((gate, callee)) = &self.upstream else { return };
         gate.input(|gate, now| {
             gate.on_downstream(now, *callee, context.workflow, feedback);
-            let ours = parent.filter(|parent| is_in(gate, parent));
+            let ours = parent.filter(|parent| parent.is_in(gate));
             ours.into_iter().for_each(|it| gate.on_child(now, it.request, &feedback.progress, 1));
         });
     }
 
-    /// How far the request has come that a call is made for.
-    fn progress(&self, parent: Option<Parent>) -> Option<Progress> {
+    /// How far the request has come that a call is made for, if its gate is known: what was called for it
+    /// before counts too.
+    fn progress(&self, now: Instant, parent: Option<Parent>) -> Option<Progress> {
         let ((gate, _), parent) = self.upstream.as_ref().zip(parent)?;
-        gate.read(|gate| is_in(gate, &parent).then(|| gate.progress(parent.request)).flatten())
+        gate.read(|gate| parent.progress(gate, now))
     }
-}
-
-/// Whether the request is one of this gate's, and has not ended.
-fn is_in(gate: &Gate, parent: &Parent) -> bool {
-    gate.id() == parent.gate && gate.request(parent.request).is_some()
 }
 
 /// How a call ended, by its response.

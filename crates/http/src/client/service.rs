@@ -45,7 +45,8 @@ where
     fn call(&mut self, request: Request<Q>) -> Self::Future {
         let context = self.layer.context(&request);
         let call = self.layer.submit(&context);
-        let asked = Asked { context, parent: context::parent() };
+        let parent = context::parent().map(|parent| parent.as_of(self.layer.caller.now()));
+        let asked = Asked { context, parent };
         Box::pin(send(Arc::clone(&self.layer), self.inner.clone(), request, asked, call))
     }
 }

@@ -97,7 +97,7 @@ where
             },
             StateProj::Running { .. } | StateProj::Over => case.layer.gate.now(),
         };
-        let _entered = case.enter();
+        let _entered = case.enter(now);
         // The call and the first poll, which for most is the only one, are measured as one.
         let begun = case.layer.meter.begin_poll(now, &case.metered);
         if let StateProj::Before { inner, .. } = this.state.as_mut().project() {
@@ -182,9 +182,10 @@ impl Case {
         }
     }
 
-    /// What runs meanwhile runs for this request.
-    fn enter(&self) -> context::Entered {
-        context::enter_for(self.asked.context, self.slot.as_ref().map(Slot::parent))
+    /// What runs from `now` on runs for this request.
+    fn enter(&self, now: Instant) -> context::Entered {
+        let parent = self.slot.as_ref().map(|slot| slot.parent(self.metered.time(), now));
+        context::enter_for(self.asked.context, parent)
     }
 
     /// The handler is done.

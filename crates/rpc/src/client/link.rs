@@ -21,8 +21,8 @@ use super::stream;
 use crate::error::Broken;
 use crate::wire::{self, Failure, Frame, Goodbye, Kind, Limits, RequestHead, WireError};
 
-/// After a server could not be reached, calls fail for so long without another try: long beside a round
-/// trip, short beside the time in which a server starts.
+/// After a server could not be reached, or has ended a connection without an answer to anything, calls fail for so
+/// long without another try: long beside a round trip, short beside the time in which a server starts.
 const PAUSE: Span = Span::from_millis(100);
 /// Bytes written at once. What is on its way to the kernel is not to wait long for it.
 const BATCH: usize = 64 << 10;
@@ -112,6 +112,8 @@ struct State {
     out: Vec<u8>,
     /// The first request since something was heard was written then.
     unanswered: Option<Instant>,
+    /// Whether a call was ever ended by the server.
+    met: bool,
     /// The server has said goodbye, or the connection broke: no new calls.
     closed: Option<End>,
     /// Not to be tried again before.
@@ -122,6 +124,13 @@ struct State {
 struct Unsent {
     head: RequestHead,
     payload: Bytes,
+}
+
+impl Unsent {
+    /// What it takes here, which is not nothing without a payload.
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + self.payload.len()
+    }
 }
 
 /// How far we are with saying goodbye. Then the connection ends with the last answer.
@@ -209,8 +218,9 @@ impl Link {
             }
             state.last += 1;
             let call = state.last;
-            state.unsent_bytes += payload.len();
-            state.unsent.insert(call, Unsent { head, payload });
+            let unsent = Unsent { head, payload };
+            state.unsent_bytes += unsent.bytes();
+            state.unsent.insert(call, unsent);
             state.waiting.insert(call, sender);
             call
         };
@@ -227,11 +237,11 @@ impl Link {
         bytes.clear();
         std::mem::swap(bytes, &mut state.out);
         while bytes.len() < BATCH
-            && let Some((call, Unsent { head, payload })) = state.unsent.pop_first()
+            && let Some((call, unsent)) = state.unsent.pop_first()
         {
-            state.unsent_bytes -= payload.len();
+            state.unsent_bytes -= unsent.bytes();
             state.unanswered.get_or_insert(now);
-            wire::write_request(bytes, call, &head, now, &self.names, &payload);
+            wire::write_request(bytes, call, &unsent.head, now, &self.names, &unsent.payload);
         }
         match state.parting {
             Parting::Wanted if bytes.is_empty() => {
@@ -253,9 +263,14 @@ impl Link {
         lock(&self.state).unanswered = None;
     }
 
-    /// The server was not reached: others are not to wait for that too.
-    pub(super) fn unreachable(&self, end: End) {
-        lock(&self.state).retry = self.caller.now() + PAUSE;
+    /// The connection has ended, or there never was one. Where nothing came of it others are not to try
+    /// the same at once: the server cannot be reached, or does not want more connections.
+    pub(super) fn ended(&self, end: End) {
+        let mut state = lock(&self.state);
+        if !state.met {
+            state.retry = self.caller.now() + PAUSE;
+        }
+        drop(state);
         self.fail(end);
     }
 
@@ -307,11 +322,14 @@ impl Link {
             }
             Some(Kind::Goodbye) => {
                 lock(&self.state).closed = Some(End::Closed);
+                // Perhaps there is nothing to wait for.
+                self.wake.notify_one();
                 return Ok(());
             }
             Some(Kind::Request | Kind::Report | Kind::Cancel) | None => return Ok(()),
         };
         let mut state = lock(&self.state);
+        state.met = true;
         let waiting = state.waiting.remove(&frame.call);
         let was_last = state.waiting.is_empty();
         drop(state);
@@ -348,7 +366,7 @@ impl Drop for Sent<'_> {
             return;
         }
         match state.unsent.remove(&self.call) {
-            Some(unsent) => state.unsent_bytes -= unsent.payload.len(),
+            Some(unsent) => state.unsent_bytes -= unsent.bytes(),
             None => wire::write_cancel(&mut state.out, self.call),
         }
         // A server that stalls, or is gone and nobody says so: TCP would go on for a quarter of an hour.

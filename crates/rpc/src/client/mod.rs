@@ -5,6 +5,7 @@
 mod link;
 mod request;
 mod stream;
+pub(crate) mod upstream;
 
 use std::fmt;
 use std::io;
@@ -13,35 +14,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tidegate_core::Span;
 use tidegate_core::caller::{Caller, CallerConfig};
-use tidegate_core::context::{Sheds, Workflow};
+use tidegate_core::config::Problems;
 use tidegate_core::gate::CalleeId;
-use tidegate_core::{Feedback, Span};
 use tidegate_driver::timer::Timer;
-use tidegate_driver::{Clock, Monotonic, Names, SharedCaller, SharedGate, random_seed};
+use tidegate_driver::{Clock, Monotonic, Names, SharedCaller, random_seed};
 
 use crate::error::{CallError, StartError};
 use crate::wire::Limits;
 use link::{Bounds, Endpoint};
 pub use request::Call;
-
-/// A gate that calls are made behind: it hears what the callee tells.
-pub trait Upstream: Send + Sync + 'static {
-    /// The callee has told its state, with an answer to a call made for `workflow`.
-    fn on_downstream(&self, callee: CalleeId, workflow: Workflow, feedback: &Feedback);
-    /// What the gate refused in the callee's name since it was last asked.
-    fn take_sheds(&self, callee: CalleeId) -> Sheds;
-}
-
-impl Upstream for SharedGate {
-    fn on_downstream(&self, callee: CalleeId, workflow: Workflow, feedback: &Feedback) {
-        self.input(|gate, now| gate.on_downstream(now, callee, workflow, feedback));
-    }
-
-    fn take_sheds(&self, callee: CalleeId) -> Sheds {
-        self.input(|gate, _| gate.take_sheds(callee))
-    }
-}
+pub use upstream::Upstream;
 
 /// A client in the making.
 #[must_use = "a builder does nothing until it is built"]
@@ -61,7 +45,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Throttle, holding queue and retries. Default: credits, one retry in ten.
+    /// Throttle, holding queue and retries; there are no hedges here. Default: credits, one retry in ten.
     pub fn caller(mut self, config: CallerConfig) -> Self {
         self.caller = config;
         self
@@ -114,6 +98,10 @@ impl ClientBuilder {
             let error = io::Error::new(io::ErrorKind::InvalidInput, "a client needs an endpoint");
             return Err(StartError::Io(error));
         }
+        let mut problems = Problems::default();
+        let allowed = "calls are not sent twice at once, for nobody says which may be";
+        problems.check("hedge", "{ … }", self.caller.hedge.is_none(), allowed);
+        problems.into_result()?;
         let clock = Monotonic::process();
         let seed = self.seed.unwrap_or_else(random_seed);
         let caller = Caller::new(&self.caller, self.addresses.len(), clock.now(), seed)?;

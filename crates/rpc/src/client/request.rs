@@ -6,14 +6,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use tidegate_core::caller::Next;
 use tidegate_core::throttle::Answer;
-use tidegate_core::{Advice, Context, Feedback, Outcome, Rank, Reason, Rejection, Span};
+use tidegate_core::{Advice, Context, Feedback, Outcome, Progress, Rank, Reason, Rejection, Span};
+use tidegate_driver::context::Parent;
 use tidegate_driver::timer::before;
 use tidegate_driver::{self as driver, Departure};
 
 use super::Inner;
 use super::link::Received;
 use crate::error::{Broken, CallError};
-use crate::wire::RequestHead;
+use crate::wire::{self, RequestHead};
 
 /// A call that has not been sent yet. Dropping its future at any point cancels it, at the server too.
 #[must_use = "a call does nothing until it is sent"]
@@ -22,12 +23,17 @@ pub struct Call {
     method: u32,
     payload: Bytes,
     context: Context,
+    /// Whom it is made for, and what that one has done until now.
+    parent: Option<Parent>,
 }
 
 impl Call {
     pub(super) fn new(inner: Arc<Inner>, method: u32, payload: Bytes) -> Self {
         let context = driver::context::current().map(|context| context.inherit());
-        Self { inner, method, payload, context: context.unwrap_or_default() }
+        let mut context = context.unwrap_or_default();
+        let parent = driver::context::parent().map(|parent| parent.as_of(inner.caller.now()));
+        parent.iter().for_each(|parent| context.progress.add_step(parent.worked));
+        Self { inner, method, payload, context, parent }
     }
 
     /// Another rank than that of the request it is made for.
@@ -56,11 +62,11 @@ impl Call {
             let deadline = inner.caller.now() + patience;
             self.context.deadline = self.context.deadline.min(deadline);
         }
-        if self.payload.len() > inner.bounds.limits.payload {
+        if self.payload.len() > inner.bounds.limits.payload.min(wire::LARGEST) {
             return Err(CallError::Broken(Broken::TooLarge));
         }
         if let Some((gate, callee)) = &inner.upstream {
-            let sheds = gate.take_sheds(*callee);
+            let sheds = gate.on_call(*callee, self.context.workflow);
             if sheds.count > 0 {
                 inner.caller.input(|caller, _| caller.note_sheds(sheds));
             }
@@ -74,7 +80,7 @@ impl Call {
             // Dropping the attempt has cancelled it.
             let (attempt, feedback) = attempted.unwrap_or((Attempt::TimedOut, None));
             if let (Some((gate, callee)), Some(feedback)) = (&inner.upstream, &feedback) {
-                gate.on_downstream(*callee, self.context.workflow, feedback);
+                gate.on_downstream(*callee, self.context.workflow, self.parent.as_ref(), feedback);
             }
             let next = call.respond(attempt.answer(), feedback.as_ref());
             match next {
@@ -88,7 +94,9 @@ impl Call {
     async fn attempt(&self, inner: &Inner, departure: &Departure) -> (Attempt, Option<Feedback>) {
         let number = departure.endpoint;
         let link = inner.endpoints[number].link(&inner.caller, number, inner.bounds);
-        let head = RequestHead { method: self.method, context: departure.context };
+        let progress = self.progress(inner).unwrap_or(departure.context.progress);
+        let context = Context { progress, ..departure.context };
+        let head = RequestHead { method: self.method, context };
         match link.call(head, self.payload.clone()).await {
             Received::Answer(payload, feedback) => (Attempt::Served(payload), feedback),
             Received::Refusal(rejection, feedback) => (Attempt::Refused(rejection), feedback),
@@ -98,6 +106,13 @@ impl Call {
             Received::Unsent(broken) => (Attempt::Unsent(broken), None),
             Received::Broken(broken) => (Attempt::Ended(CallError::Broken(broken)), None),
         }
+    }
+
+    /// How far the request has come that it is made for, if its gate is known: what was called for it before
+    /// counts too.
+    fn progress(&self, inner: &Inner) -> Option<Progress> {
+        let ((gate, _), parent) = inner.upstream.as_ref().zip(self.parent.as_ref())?;
+        gate.progress(parent)
     }
 }
 

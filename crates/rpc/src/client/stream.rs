@@ -24,8 +24,8 @@ pub(super) async fn run(link: Arc<Link>, address: SocketAddr) {
     let link = &running.0;
     let stream = match timeout(link.bounds.silence, TcpStream::connect(address)).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return link.unreachable(End::Io(error.kind())),
-        Err(_) => return link.unreachable(End::SILENT),
+        Ok(Err(error)) => return link.ended(End::Io(error.kind())),
+        Err(_) => return link.ended(End::SILENT),
     };
     // Without them it works too, only worse.
     let _ = stream.set_nodelay(true);
@@ -37,7 +37,7 @@ pub(super) async fn run(link: Arc<Link>, address: SocketAddr) {
         Poll::Pending => writing.as_mut().poll(cx),
         ended => ended,
     });
-    link.fail(end.await);
+    link.ended(end.await);
 }
 
 /// Ends with the task, also when that goes with its runtime: the next call then connects anew.

@@ -144,7 +144,8 @@ impl ServerBuilder {
     }
 
     /// Requests beyond window and free cursor within a minute after which a connection is ended. Each
-    /// is refused without asking the gate. Default 1,000.
+    /// is refused without asking the gate. Default 1,000: refusing is cheaper than accepting the
+    /// connection that would follow.
     pub fn strikes(mut self, strikes: u32) -> Self {
         self.strikes = strikes.max(1);
         self
@@ -247,14 +248,20 @@ impl ServerBuilder {
             stage: AtomicU8::new(Stage::Serving as u8),
             grace_ends: AtomicU64::new(u64::MAX),
         });
-        let threads = (0..threads).map(|number| {
-            let shared = Arc::clone(&shared);
-            std::thread::Builder::new()
-                .name(format!("rpc-{number}"))
-                .spawn(move || worker::work(&shared))
-        });
-        let threads = threads.collect::<io::Result<Vec<_>>>()?;
-        Ok(Server { shared, address, threads })
+        let mut server = Server { shared, address, threads: Vec::new() };
+        for number in 0..threads {
+            let shared = Arc::clone(&server.shared);
+            let thread = std::thread::Builder::new().name(format!("rpc-{number}"));
+            match thread.spawn(move || worker::work(&shared)) {
+                Ok(thread) => server.threads.push(thread),
+                Err(error) => {
+                    // Those that run already end with the server.
+                    server.shared.lock().threads = number;
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok(server)
     }
 }
 

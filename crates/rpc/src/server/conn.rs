@@ -15,6 +15,9 @@ use tidegate_core::{CallerId, Context, Cursor, Feedback, Instant, RequestId, Spa
 
 use super::bounds::Bounds;
 
+/// Calls that ended stay behind an older one that has not, as many as are open and so many besides.
+const ENDED: usize = 64;
+
 /// Buffers larger than this are given back when they are empty.
 const KEPT: usize = 4 << 10;
 
@@ -221,6 +224,9 @@ impl State {
         while let Some((_, None)) = self.calls.front() {
             self.calls.pop_front();
         }
+        if self.calls.len() > 2 * self.open + ENDED {
+            self.calls.retain(|(_, id)| id.is_some());
+        }
         Some(id)
     }
 
@@ -243,7 +249,8 @@ impl State {
         told.recent = told.recent.max(told.free);
     }
 
-    /// Counts a violation: how many there were lately.
+    /// Counts a violation: how many there were lately. Here and not for the caller, who may call itself
+    /// another after each connection; and to accept the next one costs more than to refuse a request.
     pub(super) fn strike(&mut self, now: Instant) -> u32 {
         if now.since(self.struck) >= REMEMBERED {
             (self.strikes, self.struck) = (0, now);
@@ -327,6 +334,24 @@ mod tests {
         assert_eq!((state.open(), state.finish(11)), (0, None));
     }
 
+    /// A call that stays open for long, as one that waits for news, does not keep those that ended after it.
+    #[test]
+    fn calls_that_ended_are_forgotten_while_an_older_one_is_open() {
+        let mut slab = Slab::default();
+        let mut state = state();
+        let oldest = slab.insert_with(|_| ());
+        state.begin(1, oldest);
+        for call in 2..100_000 {
+            let id = slab.insert_with(|_| ());
+            state.begin(call, id);
+            assert_eq!(state.finish(call), Some(id));
+            slab.remove(id);
+        }
+        assert!(state.calls.len() <= 2 * ENDED, "{} are kept", state.calls.len());
+        assert_eq!((state.finish(99_999), state.open()), (None, 1));
+        assert_eq!(state.finish(1), Some(oldest));
+    }
+
     #[test]
     fn only_what_exceeds_window_and_free_cursor_violates() {
         let mut slab = Slab::default();
@@ -347,6 +372,7 @@ mod tests {
         assert_eq!(state.violates(&ranked(30)), Some((200, 99 + GRACE)));
         assert_eq!(state.violates(&ranked(10)), None, "free");
     }
+
     /// A request that was free when it left is no violation when it comes, soon after the cursor
     /// closed; later it is.
     #[test]

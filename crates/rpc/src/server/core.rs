@@ -6,7 +6,6 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use tidegate_core::gate::{Action, Gate};
 use tidegate_core::{
     Advice, CallerId, Context, Cost, Feedback, Instant, Outcome, Reason, Rejection, RequestId, Span,
@@ -15,14 +14,15 @@ use tokio::task::AbortHandle;
 
 use super::bounds::Bounds;
 use super::conn::Conn;
+use super::table::{Entry, Running, Table, Waiting};
 use crate::handler::{Answer, Request};
 use crate::wire::{self, Failure, Goodbye};
 
 /// What the lock of a server protects.
 pub(super) struct Core {
     pub(super) gate: Gate,
-    /// What the gate's ids stand for, by place.
-    table: Vec<Entry>,
+    /// What the gate's ids stand for.
+    table: Table,
     /// What may start, until a worker takes it.
     ready: VecDeque<(RequestId, bool)>,
     /// Handlers that are being called or are about to be, and most that may: what waits for a worker
@@ -65,38 +65,26 @@ pub struct Counts {
     pub panics: u64,
 }
 
-enum Entry {
-    Free,
-    Waiting(Waiting),
-    Running(Running),
-}
-
-/// A request in the gate.
-pub(super) struct Waiting {
-    pub(super) conn: Arc<Conn>,
-    pub(super) call: u64,
-    pub(super) method: u32,
-    pub(super) context: Context,
-    pub(super) payload: Bytes,
-    pub(super) arrived: Instant,
-}
-
-/// A request that runs, and whom to answer. Whoever takes it out of the table ends it.
-struct Running {
-    id: RequestId,
-    conn: Arc<Conn>,
-    call: u64,
-    context: Context,
-    /// As a task it can be told to stop.
-    task: Option<AbortHandle>,
-    /// Whether it is to be stopped as soon as it is a task.
-    unwanted: bool,
-}
-
 /// A request that a worker is to run.
 pub(super) struct Job {
     pub(super) id: RequestId,
     pub(super) request: Request,
+}
+
+/// What a request took.
+#[derive(Clone, Copy)]
+pub(super) struct Took {
+    /// It had its slot for so long.
+    pub(super) slot: Span,
+    /// And worked itself for so long of that: the rest it waited for others.
+    pub(super) worked: Span,
+}
+
+impl Took {
+    /// Of a handler that runs to completion.
+    pub(super) fn all(span: Span) -> Self {
+        Self { slot: span, worked: span }
+    }
 }
 
 /// Connections that somebody must flush.
@@ -112,7 +100,7 @@ impl Core {
     ) -> Self {
         Self {
             gate,
-            table: Vec::new(),
+            table: Table::default(),
             ready: VecDeque::new(),
             calling: 0,
             workers: u32::try_from(workers).unwrap_or(u32::MAX),
@@ -150,10 +138,7 @@ impl Core {
             Ok(id) => {
                 self.bounds.hold(bytes);
                 request.conn.lock().begin(request.call, id);
-                if self.table.len() <= id.index() {
-                    self.table.resize_with(id.index() + 1, || Entry::Free);
-                }
-                self.table[id.index()] = Entry::Waiting(request);
+                self.table.wait(id, request);
             }
             Err(rejection) => self.refuse(now, &request, &rejection, dirty),
         }
@@ -192,8 +177,7 @@ impl Core {
     pub(super) fn next_job(&mut self) -> Option<Job> {
         let (id, degraded) = self.ready.pop_front()?;
         let Waiting { conn, call, method, context, payload, .. } = self.take_waiting(id);
-        let running = Running { id, conn, call, context, task: None, unwanted: false };
-        self.table[id.index()] = Entry::Running(running);
+        self.table.run(Running { id, conn, call, context, task: None, unwanted: false });
         Some(Job { id, request: Request { method, payload, context, degraded } })
     }
 
@@ -215,7 +199,7 @@ impl Core {
     /// A request that runs as a task can be stopped by this; now, if it is returned.
     #[must_use = "the task may have to be stopped"]
     pub(super) fn running_as(&mut self, id: RequestId, task: AbortHandle) -> Option<AbortHandle> {
-        let running = self.running(id)?;
+        let running = self.table.running(id)?;
         if running.unwanted {
             return Some(task);
         }
@@ -223,21 +207,24 @@ impl Core {
         None
     }
 
-    /// A request was served or failed, after running for `took`: tells the gate, and writes the
-    /// answer.
+    /// A request was served or failed: tells the gate, and writes the answer.
     pub(super) fn finish(
         &mut self,
         now: Instant,
         id: RequestId,
         answer: Answer,
-        took: Span,
+        took: Took,
         dirty: &mut Dirty,
     ) {
-        let Some(Running { conn, call, context, .. }) = self.take_running(id) else { return };
+        let Some(Running { conn, call, context, .. }) = self.table.take_running(id) else { return };
         let answer = fit(answer, self.payload);
         let outcome = if answer.is_ok() { Outcome::Serve } else { Outcome::Fail };
+        self.gate.on_step(now, id, took.worked);
         let done = self.gate.done(id).unwrap_or_default();
-        self.gate.finish(now, id, outcome, Cost::from(took.max(Span::from_nanos(1))));
+        if outcome == Outcome::Serve {
+            self.gate.learn_total(id);
+        }
+        self.gate.finish(now, id, outcome, Cost::from(took.slot.max(Span::from_nanos(1))));
         let mut state = conn.lock();
         if state.finish(call).is_none() {
             // Cancelled meanwhile: nobody wants to hear it.
@@ -261,7 +248,7 @@ impl Core {
 
     /// A task is not to go on, or was dropped before its end: its caller is told, if it still waits.
     pub(super) fn give_up_task(&mut self, now: Instant, id: RequestId, dirty: &mut Dirty) {
-        let Some(Running { conn, call, .. }) = self.take_running(id) else { return };
+        let Some(Running { conn, call, .. }) = self.table.take_running(id) else { return };
         self.counts.cancelled += 1;
         self.gate.cancel(now, id);
         let mut state = conn.lock();
@@ -280,11 +267,11 @@ impl Core {
     /// stopped, which must not happen under the lock: the handle is returned.
     #[must_use = "the task is to be stopped"]
     pub(super) fn cancel(&mut self, now: Instant, id: RequestId) -> Option<AbortHandle> {
-        if let Some(running) = self.running(id) {
+        if let Some(running) = self.table.running(id) {
             running.unwanted = true;
             return running.task.take();
         }
-        if let Some(Entry::Waiting(_)) = self.table.get(id.index()) {
+        if self.table.waiting(id).is_some() {
             self.take_waiting(id);
             let ready = self.ready.len();
             self.ready.retain(|(ready, _)| *ready != id);
@@ -295,27 +282,8 @@ impl Core {
         None
     }
 
-    /// The request that runs as `id`, if it has not ended.
-    fn running(&mut self, id: RequestId) -> Option<&mut Running> {
-        match self.table.get_mut(id.index())? {
-            Entry::Running(running) if running.id == id => Some(running),
-            _ => None,
-        }
-    }
-
-    fn take_running(&mut self, id: RequestId) -> Option<Running> {
-        self.running(id)?;
-        match std::mem::replace(&mut self.table[id.index()], Entry::Free) {
-            Entry::Running(running) => Some(running),
-            _ => None,
-        }
-    }
-
     fn take_waiting(&mut self, id: RequestId) -> Waiting {
-        let entry = std::mem::replace(&mut self.table[id.index()], Entry::Free);
-        let Entry::Waiting(waiting) = entry else {
-            unreachable!("what the gate has not started waits");
-        };
+        let waiting = self.table.take_waiting(id);
         self.bounds.let_go(waiting.payload.len());
         waiting
     }
@@ -350,8 +318,8 @@ impl Core {
         let mut tasks = Vec::new();
         self.calling -= self.ready.len() as u32;
         self.ready.clear();
-        for place in 0..self.table.len() {
-            match &mut self.table[place] {
+        for place in 0..self.table.places() {
+            match self.table.at(place) {
                 Entry::Free => {}
                 Entry::Running(running) => {
                     running.unwanted = true;
@@ -427,7 +395,7 @@ impl Core {
 
     /// Whether the answer could not be sent: its peer does not even take those there are.
     fn is_for_a_full_connection(&self, id: RequestId) -> bool {
-        matches!(&self.table[id.index()], Entry::Waiting(waiting) if waiting.conn.is_full())
+        self.table.waiting(id).is_some_and(|waiting| waiting.conn.is_full())
     }
 
     /// Refuses what waits.

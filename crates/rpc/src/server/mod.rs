@@ -4,7 +4,9 @@ mod bounds;
 mod builder;
 mod conn;
 mod core;
+mod half;
 mod reader;
+mod table;
 mod worker;
 
 use std::net::SocketAddr;
@@ -15,13 +17,14 @@ use std::time::Duration;
 
 use tidegate_core::context::{Sheds, Workflow};
 use tidegate_core::gate::{CalleeId, Gate};
-use tidegate_core::{Feedback, GateId, Instant, Span};
+use tidegate_core::{Feedback, GateId, Instant, Progress, Span};
 use tidegate_driver::Clock;
+use tidegate_driver::context::Parent;
 use tokio::runtime::Handle;
 
 use self::bounds::Bounds;
 use self::core::Core;
-use crate::client::Upstream;
+use crate::client::{Upstream, upstream};
 use crate::handler::Handler;
 pub use builder::ServerBuilder;
 pub use core::Counts;
@@ -131,12 +134,23 @@ impl std::fmt::Debug for RpcGate {
 }
 
 impl Upstream for RpcGate {
-    fn on_downstream(&self, callee: CalleeId, workflow: Workflow, feedback: &Feedback) {
-        self.input(|gate, now| gate.on_downstream(now, callee, workflow, feedback));
+    fn on_call(&self, callee: CalleeId, workflow: Workflow) -> Sheds {
+        self.input(|gate, now| upstream::call(gate, now, callee, workflow))
     }
 
-    fn take_sheds(&self, callee: CalleeId) -> Sheds {
-        self.input(|gate, _| gate.take_sheds(callee))
+    fn progress(&self, parent: &Parent) -> Option<Progress> {
+        let now = self.inner.clock.now();
+        self.read(|gate| parent.progress(gate, now))
+    }
+
+    fn on_downstream(
+        &self,
+        callee: CalleeId,
+        workflow: Workflow,
+        parent: Option<&Parent>,
+        feedback: &Feedback,
+    ) {
+        self.input(|gate, now| upstream::hear(gate, now, callee, workflow, parent, feedback));
     }
 }
 

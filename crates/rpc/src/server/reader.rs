@@ -13,18 +13,17 @@ use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
-use tidegate_core::{CallerId, Context, Instant, Span};
+use tidegate_core::{Instant, Span};
 use tidegate_driver::stamp::{self, Receiver, Stamps};
 use tidegate_driver::{Clock, Names};
 
 use super::bounds::Bounds;
 use super::conn::Conn;
-use super::core::Waiting;
-use crate::wire::{self, Frame, Goodbye, Kind, Limits, WireError};
+use super::half::{Half, Input};
+use crate::wire::{self, Goodbye, Limits};
 
 /// Most reads between two looks at the gate: a fraction of a millisecond's work.
 const READS: usize = 256;
@@ -43,23 +42,6 @@ const LINGER: Span = Span::from_secs(1);
 
 pub(super) const LISTENER: Token = Token(usize::MAX);
 pub(super) const WAKER: Token = Token(usize::MAX - 1);
-
-/// What has been read and goes to the gate.
-pub(super) enum Input {
-    Request(Waiting),
-    /// A connection has begun to speak for a caller.
-    Register(CallerId, Arc<Conn>),
-    Report(Context),
-    Cancel(Arc<Conn>, u64),
-    /// A connection has ended, or said that it will send nothing new.
-    Gone(CallerId, Arc<Conn>),
-    /// Its requests are to be given up too.
-    Dead(Arc<Conn>),
-    /// How long a message to a caller and back takes.
-    RoundTrip(Span),
-    Malformed,
-    Accepted,
-}
 
 pub(super) struct Settings {
     pub(super) limits: Limits,
@@ -92,26 +74,6 @@ pub(super) struct Reader {
     /// When we said it.
     goodbye: Instant,
     names: Names,
-}
-
-/// A connection as its reader sees it.
-struct Half {
-    conn: Arc<Conn>,
-    /// The beginning of a frame, and how many of its bytes are counted as kept.
-    partial: Vec<u8>,
-    counted: usize,
-    caller: CallerId,
-    /// The last call's number.
-    call: Option<u64>,
-    /// Whether it is on the list of those to be read, and since when.
-    listed: Option<Instant>,
-    /// Whether it is on the list of those that are not to be read.
-    parked: bool,
-    /// Whether the peer has closed its side: there is no event any more, so it is read to the end.
-    ending: bool,
-    /// Whether the peer has said goodbye.
-    left: bool,
-    heard: Instant,
 }
 
 impl Reader {
@@ -301,18 +263,7 @@ impl Reader {
         }
         let interest = Interest::READABLE | Interest::WRITABLE;
         self.poll.registry().register(&mut stream, Token(token), interest).ok()?;
-        Some(Half {
-            conn: Arc::new(Conn::new(stream, Arc::clone(&self.bounds))),
-            partial: Vec::new(),
-            counted: 0,
-            caller: CallerId::UNKNOWN,
-            call: None,
-            listed: None,
-            parked: false,
-            ending: false,
-            left: false,
-            heard: now,
-        })
+        Some(Half::new(Arc::new(Conn::new(stream, Arc::clone(&self.bounds))), now))
     }
 
     /// One read of one connection. How long what it brought has waited.
@@ -333,7 +284,11 @@ impl Reader {
         let (count, wall) = match self.receiver.read(&half.conn.stream, &mut self.buffer) {
             Ok((0, _)) => return self.lose(token, inputs),
             Ok(read) => read,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Span::ZERO,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                // The end was that of a connection that had this token before, and still has a handler.
+                half.ending = false;
+                return Span::ZERO;
+            }
             Err(error) if error.kind() == ErrorKind::Interrupted => (0, None),
             Err(_) => return self.lose(token, inputs),
         };
@@ -431,89 +386,4 @@ impl Reader {
 
 fn wants_reading(event: &Event) -> bool {
     event.is_readable() || event.is_read_closed() || event.is_error()
-}
-
-impl Half {
-    /// Whether it has so much open, or to be written, that it is not to be read.
-    fn is_full(&self, bounds: &Bounds) -> bool {
-        let full = self.conn.is_full() || self.conn.lock().open() >= bounds.open;
-        full && !self.conn.is_gone()
-    }
-
-    /// Reads all frames of `bytes` and returns how many bytes they were.
-    fn parse(
-        &mut self,
-        bytes: &[u8],
-        arrived: Instant,
-        settings: &Settings,
-        names: &Names,
-        inputs: &mut Vec<Input>,
-    ) -> Result<usize, WireError> {
-        let mut used = 0;
-        while let Some((frame, length)) = Frame::read(&bytes[used..], &settings.limits)? {
-            used += length;
-            self.take(&frame, arrived, settings.trust, names, inputs)?;
-        }
-        Ok(used)
-    }
-
-    fn take(
-        &mut self,
-        frame: &Frame<'_>,
-        arrived: Instant,
-        trust: bool,
-        names: &Names,
-        inputs: &mut Vec<Input>,
-    ) -> Result<(), WireError> {
-        match frame.kind {
-            Some(Kind::Request) => {
-                if self.call.is_some_and(|last| frame.call <= last) {
-                    return Err(WireError::Order);
-                }
-                self.call = Some(frame.call);
-                let mut head = wire::read_request(frame.fields, arrived, names)?;
-                if !trust {
-                    let deadline = head.context.deadline;
-                    head.context = Context { deadline, ..Context::default() };
-                }
-                self.speaks_for(head.context.caller, inputs);
-                inputs.push(Input::Request(Waiting {
-                    conn: Arc::clone(&self.conn),
-                    call: frame.call,
-                    method: head.method,
-                    context: head.context,
-                    payload: Bytes::copy_from_slice(frame.payload),
-                    arrived,
-                }));
-            }
-            Some(Kind::Report) if trust => {
-                let context = wire::read_request(frame.fields, arrived, names)?.context;
-                self.speaks_for(context.caller, inputs);
-                inputs.push(Input::Report(context));
-            }
-            Some(Kind::Cancel) => inputs.push(Input::Cancel(Arc::clone(&self.conn), frame.call)),
-            Some(Kind::Goodbye) => {
-                inputs.push(Input::Gone(self.caller, Arc::clone(&self.conn)));
-                self.caller = CallerId::UNKNOWN;
-                self.left = true;
-            }
-            // What only servers send, what strangers say of themselves, and what a later version may
-            // send: nothing to us.
-            Some(Kind::Answer | Kind::Refusal | Kind::Failure | Kind::Feedback | Kind::Report)
-            | None => {}
-        }
-        Ok(())
-    }
-
-    /// A connection speaks for one caller. Another id moves it.
-    fn speaks_for(&mut self, caller: CallerId, inputs: &mut Vec<Input>) {
-        if caller == self.caller || caller == CallerId::UNKNOWN {
-            return;
-        }
-        if self.caller != CallerId::UNKNOWN {
-            inputs.push(Input::Gone(self.caller, Arc::clone(&self.conn)));
-        }
-        self.caller = caller;
-        inputs.push(Input::Register(caller, Arc::clone(&self.conn)));
-    }
 }

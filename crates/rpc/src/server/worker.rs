@@ -24,8 +24,9 @@ use tidegate_core::{Context, Instant, RequestId, Span};
 use tidegate_driver::context::{self, Parent};
 use tokio::task::AbortHandle;
 
-use super::core::{Core, Dirty, Job};
-use super::reader::{Input, Reader};
+use super::core::{Core, Dirty, Job, Took};
+use super::half::Input;
+use super::reader::Reader;
 use super::{Shared, Stage};
 use crate::handler::{Answer, Reply, Working};
 use crate::wire::Failure;
@@ -176,24 +177,26 @@ fn run(shared: &Arc<Shared>, first: Job, dirty: &mut Dirty) {
     let (mut job, mut started) = (first, begun);
     loop {
         let Job { id, request } = job;
-        let entered = context::enter_for(request.context, Some(shared.parent(id)));
+        let parent = shared.parent(id, Span::ZERO, started);
+        let entered = context::enter_for(request.context, Some(parent));
         let context = request.context;
         let reply = catch_unwind(AssertUnwindSafe(|| shared.handler.call(request)));
         drop(entered);
         let now = shared.now();
         let mut core = match reply {
             Ok(Reply::Later(working)) => {
-                spawn(shared, id, context, working, now, dirty);
+                let worked = now.since(started);
+                spawn(shared, id, Later { context, working, worked, started: now }, dirty);
                 shared.lock()
             }
             Ok(Reply::Now(answer)) => {
                 let mut core = shared.lock();
-                core.finish(now, id, answer, now.since(started), dirty);
+                core.finish(now, id, answer, Took::all(now.since(started)), dirty);
                 core
             }
             Err(_) => {
                 let mut core = shared.lock();
-                core.finish(now, id, Err(panicked()), now.since(started), dirty);
+                core.finish(now, id, Err(panicked()), Took::all(now.since(started)), dirty);
                 core.counts.panics += 1;
                 core
             }
@@ -216,26 +219,32 @@ fn panicked() -> Failure {
     Failure::new(Failure::PANIC, "the handler panicked")
 }
 
-/// Lets a request go on as a task.
-fn spawn(
-    shared: &Arc<Shared>,
-    id: RequestId,
+/// A request that goes on as a task.
+struct Later {
     context: Context,
     working: Working,
+    /// What its handler has done before.
+    worked: Span,
     started: Instant,
-    dirty: &mut Dirty,
-) {
+}
+
+fn spawn(shared: &Arc<Shared>, id: RequestId, later: Later, dirty: &mut Dirty) {
+    let Later { context, working, worked, started } = later;
     let Some(runtime) = &shared.runtime else {
         let message = "an async handler needs a server started in a tokio runtime";
         let answer = Err(Failure::new(Failure::NO_RUNTIME, message));
-        return shared.lock().finish(started, id, answer, Span::ZERO, dirty);
+        return shared.lock().finish(started, id, answer, Took::all(worked), dirty);
     };
-    let mut task = Task { shared: Arc::clone(shared), id: Some(id), started };
+    let mut task = Task { shared: Arc::clone(shared), id: Some(id), started, worked };
     let mut working = Guarded(working);
     let future = async move {
         let answer = poll_fn(|cx| {
-            let _entered = context::enter_for(context, Some(task.shared.parent(id)));
-            Pin::new(&mut working).poll(cx)
+            let since = task.shared.now();
+            let parent = task.shared.parent(id, task.worked, since);
+            let _entered = context::enter_for(context, Some(parent));
+            let poll = Pin::new(&mut working).poll(cx);
+            task.worked += task.shared.now().since(since);
+            poll
         });
         let answer = answer.await;
         task.end(answer);
@@ -266,14 +275,17 @@ struct Task {
     /// None once it has ended.
     id: Option<RequestId>,
     started: Instant,
+    /// What it has done so far, waiting aside.
+    worked: Span,
 }
 
 impl Task {
     fn end(&mut self, answer: Answer) {
         let panicked = matches!(&answer, Err(failure) if failure.code == Failure::PANIC);
-        let started = self.started;
+        let Self { started, worked, .. } = *self;
         self.settle(|core, now, id, dirty| {
-            core.finish(now, id, answer, now.since(started), dirty);
+            let took = Took { slot: now.since(started), worked };
+            core.finish(now, id, answer, took, dirty);
             core.counts.panics += u64::from(panicked);
         });
     }
@@ -306,8 +318,8 @@ pub(super) fn flush(dirty: &mut Dirty) {
 
 impl Shared {
     /// Whom the calls of a handler are made for.
-    fn parent(&self, request: RequestId) -> Parent {
-        Parent { gate: self.id, request }
+    fn parent(&self, request: RequestId, worked: Span, since: Instant) -> Parent {
+        Parent { gate: self.id, request, worked, since }
     }
 
     /// Sees to it that somebody takes what is ready, and that somebody leads.

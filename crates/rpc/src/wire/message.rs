@@ -10,7 +10,7 @@
 //! | 6 | request, report | caller |
 //! | 7 | request, report | demand |
 //! | 8, 9 | request, report | how many requests the caller shed itself, the rank of one of them |
-//! | 10–13 | request, answer | progress: nanoseconds so far and in all, pieces of work so far and in all |
+//! | 10–13 | request, answer | progress: nanoseconds so far and in all, µs of work so far and in all |
 //! | 32, 33 | from servers | gate, sequence number |
 //! | 34 | from servers | window |
 //! | 35, 36 | from servers | how many ranks are free, how many are let in at all |

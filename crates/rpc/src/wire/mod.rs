@@ -109,7 +109,8 @@ impl<'a> Frame<'a> {
         if length < HEADER - LENGTH {
             return Err(WireError::TooShort(length));
         }
-        if length > HEADER - LENGTH + limits.fields + limits.payload {
+        let most = limits.fields.saturating_add(limits.payload);
+        if length > most.saturating_add(HEADER - LENGTH) {
             return Err(WireError::TooLong(length));
         }
         if let Some(version) = rest.first().filter(|version| **version != VERSION) {

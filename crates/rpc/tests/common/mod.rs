@@ -4,14 +4,35 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::sync::{Mutex, mpsc};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use tidegate_core::gate::GateConfig;
-use tidegate_core::{Context, Feedback, Instant, Rejection};
-use tidegate_driver::Names;
+use tidegate_core::{Context, Feedback, Instant, Rejection, Span};
+use tidegate_driver::{Clock, Names};
 use tidegate_rpc::wire::{self, Frame, Goodbye, Kind, Limits, RequestHead};
 use tidegate_rpc::{Handler, Request, blocking};
+
+/// A clock that stands still until it is set.
+#[derive(Clone, Debug, Default)]
+pub struct Manual(Arc<AtomicU64>);
+
+impl Manual {
+    pub fn set(&self, now: Instant) {
+        self.0.store(now.since(Instant::ZERO).as_nanos(), Ordering::SeqCst);
+    }
+
+    pub fn go_on(&self, span: Span) {
+        self.0.fetch_add(span.as_nanos(), Ordering::SeqCst);
+    }
+}
+
+impl Clock for Manual {
+    fn now(&self) -> Instant {
+        Instant::from_nanos(self.0.load(Ordering::SeqCst))
+    }
+}
 
 /// Nothing is controlled; `count` at once.
 pub fn open(count: u32) -> GateConfig {

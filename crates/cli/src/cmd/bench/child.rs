@@ -12,6 +12,21 @@ use tidegate_sim::dist::Service;
 use super::super::Error;
 use super::serve::Work;
 
+/// Whether a core can be had. Where nobody can say, it can.
+pub(super) fn has(core: usize) -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        use nix::sched::sched_getaffinity;
+        use nix::unistd::Pid;
+        sched_getaffinity(Pid::from_raw(0)).is_ok_and(|cores| cores.is_set(core).unwrap_or(false))
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = core;
+        true
+    }
+}
+
 /// Keeps this thread, and those it starts, on one core. Where that cannot be had the scheduler decides.
 pub(super) fn pin(core: usize) {
     #[cfg(target_os = "linux")]

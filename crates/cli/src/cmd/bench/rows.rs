@@ -165,6 +165,11 @@ impl Row {
         format!("{:.1}–{:.1}%", share(low), share(high))
     }
 
+    /// Whether it is shown in pictures.
+    fn counts(&self) -> bool {
+        self.real.as_ref().is_none_or(|real| real.valid)
+    }
+
     fn load(&self) -> f64 {
         let load = self.report.point.iter().find(|(path, _)| path == "load");
         load.and_then(|(_, value)| value.as_float()).unwrap_or(0.0)
@@ -204,7 +209,7 @@ pub(super) fn table(rows: &[Row]) -> String {
     out
 }
 
-/// Goodput and tail over load. Runs that are not valid are left out.
+/// Goodput and tail over load. Runs that are not valid are left out, and the title says so.
 pub(super) fn chart(rows: &[Row], title: &str) -> Chart {
     let panel = |title: &str, y: Axis, value: fn(&Row) -> f64| Panel {
         title: title.to_owned(),
@@ -221,8 +226,13 @@ pub(super) fn chart(rows: &[Row], title: &str) -> Chart {
     let share = |row: &Row| row.report.goodput_rps / row.report.capacity_rps;
     let tail = |row: &Row| row.report.p99_us;
     let dropped = |row: &Row| 100.0 * row.report.drop_rate;
+    let left_out = match rows.iter().filter(|row| !row.counts()).count() {
+        0 => String::new(),
+        1 => "; 1 run was not valid and is left out".to_owned(),
+        many => format!("; {many} of {} runs were not valid and are left out", rows.len()),
+    };
     Chart {
-        title: format!("Real sockets: {title}"),
+        title: format!("Real sockets: {title}{left_out}"),
         panels: vec![
             panel("goodput", Axis::linear("goodput ÷ capacity"), share),
             panel("99th percentile", Axis::log("µs"), tail),
@@ -231,7 +241,7 @@ pub(super) fn chart(rows: &[Row], title: &str) -> Chart {
     }
 }
 
-/// Goodput and tail over time.
+/// Goodput and tail over time, with a word at those that are not valid.
 pub(super) fn course(rows: &[Row], title: &str) -> Chart {
     let lines = |value: fn(&tidegate_sim::measure::Row) -> f64| {
         let line = |row: &Row| {
@@ -239,7 +249,8 @@ pub(super) fn course(rows: &[Row], title: &str) -> Chart {
             let points = series.map(|step| {
                 (step.at.since(tidegate_core::Instant::ZERO).as_secs_f64(), value(step))
             });
-            Line::new(&row.report.policy, points.collect())
+            let word = if row.counts() { "" } else { " (not valid)" };
+            Line::new(&format!("{}{word}", row.report.policy), points.collect())
         };
         rows.iter().map(line).collect::<Vec<_>>()
     };
@@ -274,7 +285,7 @@ pub(super) fn course(rows: &[Row], title: &str) -> Chart {
 /// Rows that count, by policy in the order of appearance.
 fn by_policy(rows: &[Row]) -> Vec<(&str, Vec<&Row>)> {
     let mut found: Vec<(&str, Vec<&Row>)> = Vec::new();
-    for row in rows.iter().filter(|row| row.real.as_ref().is_none_or(|real| real.valid)) {
+    for row in rows.iter().filter(|row| row.counts()) {
         let policy = row.report.policy.as_str();
         match found.iter_mut().find(|(known, _)| *known == policy) {
             Some((_, rows)) => rows.push(row),

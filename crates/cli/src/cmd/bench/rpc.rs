@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use tidegate_core::Span;
 use tidegate_sim::dist::{Dist, Service};
-use tidegate_sim::plan::Plan;
+use tidegate_sim::plan::{Plan, STANDARD};
 
 use super::super::progress::Progress;
 use super::super::{Error, png, print};
@@ -99,6 +99,14 @@ struct Bed<'a> {
     core: usize,
 }
 
+/// The names of the standard plan's policies.
+fn standard() -> Vec<&'static str> {
+    let blocks = STANDARD.lines().filter_map(|line| line.strip_prefix("[policies."));
+    let mut names: Vec<&str> = blocks.filter_map(|block| block.split('.').next()).collect();
+    names.dedup();
+    names
+}
+
 /// Most steps of a course: each keeps a histogram.
 const STEPS: f64 = 10_000.0;
 
@@ -111,6 +119,11 @@ impl Rpc {
         // What is wrong is told before anything is measured.
         self.check(work)?;
         self.plan(&service, &ASSUMED)?;
+        for core in self.cores.iter().filter(|core| !child::has(**core)) {
+            eprintln!(
+                "tidegate: --cores: there is no core {core} to be had; the scheduler decides"
+            );
+        }
         child::pin(load_core);
         let progress = Progress::new("bench rpc");
         if let Some(pipeline) = self.saturate {
@@ -172,6 +185,12 @@ impl Rpc {
         let course = self.seconds * self.shift.len() as f64;
         let wrong = if self.callers == 0 || !(self.seconds > 0.0 && self.seconds < 3600.0) {
             "--callers and --seconds must be more than 0"
+        } else if self.load.iter().chain(&self.shift).any(|load| !load.is_finite() || *load < 0.0) {
+            "--load and --shift: numbers from 0 on"
+        } else if self.slo == Some(Span::ZERO) {
+            "--slo: must be more than 0"
+        } else if self.capacity.is_some_and(|rps| !(rps.is_finite() && rps > 0.0)) {
+            "--capacity: must be more than 0"
         } else if self.step == Span::ZERO || course / self.step.as_secs_f64() > STEPS {
             "--step: must be more than 0, and a course has at most 10,000 of them"
         } else if self.simulate && work != Work::Spin {
@@ -236,8 +255,14 @@ impl Rpc {
             steps.join(", "),
             ground.rtt.as_nanos(),
         );
-        Plan::parse("bench-rpc", &text, &self.sets, Path::new(""))
-            .map_err(|error| Error::Input(error.to_string()))
+        Plan::parse("bench-rpc", &text, &self.sets, Path::new("")).map_err(|error| {
+            let names = standard();
+            let unknown = self.policies.iter().find(|name| !names.contains(&name.as_str()));
+            Error::Input(match unknown {
+                Some(name) => format!("--policy {name}: not one of {}", names.join(", ")),
+                None => error.to_string(),
+            })
+        })
     }
 
     fn warmup(&self) -> f64 {

@@ -172,11 +172,13 @@ impl Tally {
         if squares > 0.0 { sum * sum / (squares * self.callers.len() as f64) } else { 0.0 }
     }
 
+    /// The course, in steps that lie within the run: afterwards answers still come, but nothing is offered.
     pub(super) fn series(&mut self) -> Option<Vec<Row>> {
-        let series = self.series.take()?;
+        let Series { step, start, rows } = self.series.take()?;
+        let steps = self.to.since(start).as_nanos() / step.as_nanos().max(1);
         let finish =
             |(row, latencies): (Row, Histogram)| Row { p99: latencies.quantile(0.99), ..row };
-        Some(series.rows.into_iter().map(finish).collect())
+        Some(rows.into_iter().take(steps as usize).map(finish).collect())
     }
 }
 
@@ -199,6 +201,21 @@ fn group(rank: Rank) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_course_ends_with_its_load() {
+        let at = |micros| Instant::ZERO + Span::from_micros(micros);
+        let tally = Tally::new(at(50), at(350), Span::from_micros(100), 1);
+        let mut tally = tally.with_series(at(50), Some(Span::from_micros(100)));
+        let rank = Rank::new(24, 0);
+        for due in [60, 160, 260, 340] {
+            tally.offer(at(due), rank, 0);
+            tally.end(at(due), at(due + 20), Ending::Answered, rank, 0);
+        }
+        let series = tally.series().expect("asked for");
+        let told: Vec<_> = series.iter().map(|row| (row.offered, row.good)).collect();
+        assert_eq!(told, [(1, 1), (1, 1), (2, 1)], "the last answer came too late to be in it");
+    }
 
     #[test]
     fn what_is_good_and_for_whom() {

@@ -2,6 +2,7 @@
 
 use std::net::{TcpListener, TcpStream};
 
+use bytes::Bytes;
 use tidegate_core::gate::GateConfig;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
@@ -55,7 +56,7 @@ impl Bench {
     }
 
     fn end(&mut self, id: RequestId) {
-        self.core.finish(NOW, id, Ok(Bytes::new()), Span::ZERO, &mut Dirty::new());
+        self.core.finish(NOW, id, Ok(Bytes::new()), Took::all(Span::ZERO), &mut Dirty::new());
     }
 
     /// The caller gives up.
