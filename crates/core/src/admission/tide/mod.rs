@@ -30,6 +30,7 @@ mod bursts;
 mod capacity;
 mod config;
 mod offered;
+mod round;
 mod surplus;
 mod sway;
 mod waits;
@@ -51,6 +52,7 @@ use capacity::Capacity;
 use config::Derived;
 pub use config::TideConfig;
 use offered::{Lump, Offered};
+use round::Round;
 use surplus::surplus;
 use sway::{Cursors, Sway};
 use waits::Waits;
@@ -84,26 +86,9 @@ pub struct Tide {
     waits: Waits,
 }
 
-/// What has been seen since the cursors were last set.
-#[derive(Clone, Copy, Debug)]
-struct Round {
-    began: Instant,
-    /// Requests that arrived.
-    arrived: u32,
-    /// Cost that finished.
-    served: u64,
-    /// Sum of the delay over control periods, in nanoseconds, and how many there were.
-    delays: u64,
-    periods: u64,
-}
-
 // Where no reason stands with a constant here and in the other files, half or twice as much makes no
 // difference (docs/policies/tide.md, "Its constants").
 
-/// Requests offered before the cursors are set again, so that a round is more than noise…
-const ROUND_REQUESTS: f32 = 128.0;
-/// …unless it has lasted for this many of the shortest rounds.
-const ROUND_PATIENCE: f64 = 16.0;
 /// Control periods concluded one by one after a long absence; see `breakwater`.
 const PERIODS_AT_ONCE: usize = 512;
 /// Weight of a round in what is offered, where every caller hears of every round…
@@ -191,6 +176,9 @@ impl Tide {
         if delay >= target {
             self.pool.decrease(callers, delay);
         }
+        if let Some(round) = &mut self.round {
+            round.look(due, backlog.waiting() == 0);
+        }
         // Until something comes in, an empty queue stays empty and a stalled one stalled. Where that
         // leaves the pool as it is, or lets it grow, all periods are alike until the round ends, or
         // for ever if there is none.
@@ -204,8 +192,7 @@ impl Tide {
             self.pool.increase(callers, periods);
         }
         if let Some(round) = &mut self.round {
-            round.delays += delay.min(worst).as_nanos().saturating_mul(periods);
-            round.periods += periods;
+            round.add(delay.min(worst), periods);
         }
         self.bursts.pass(periods);
         let credits = self.pool.total();
@@ -217,10 +204,13 @@ impl Tide {
 
     /// When enough has been seen to set the cursors.
     fn round_ends(&self) -> Option<Instant> {
-        let shortest = self.derived.round;
-        let enough = self.offered.counted() >= ROUND_REQUESTS;
-        let lasts = if enough { shortest } else { shortest.scale(ROUND_PATIENCE) };
-        self.round.map(|round| round.began + lasts)
+        let enough = self.offered.counted() >= round::REQUESTS;
+        self.round.map(|round| round.ends(&self.derived, enough, self.cuts()))
+    }
+
+    /// Whether ranks are shed, and it is not credits that decide.
+    fn cuts(&self) -> bool {
+        self.last() < Cursor::OPEN && !self.lump
     }
 
     /// Step 3: sets the cursors at the end of a round.
@@ -230,7 +220,7 @@ impl Tide {
         }
         let Some(round) = self.round.take() else { return };
         let elapsed = due.since(round.began);
-        let mean_delay = round.delays as f64 / round.periods.max(1) as f64;
+        let mean_delay = round.mean_delay(elapsed, &self.derived);
         let pressure = mean_delay / self.derived.target.as_nanos() as f64;
         // A caller acts on what it heard `between` ago. To set cursors anew more often than callers
         // hear of it follows noise, and has those who heard refused by those who did not.
@@ -245,7 +235,7 @@ impl Tide {
             mean_delay,
             pressed: pressure >= self.config.engage,
             // Where credits decide, it is the pool that tries more.
-            probe: (self.last() < Cursor::OPEN && !self.lump).then_some(self.config.probe),
+            probe: self.cuts().then_some(self.config.probe),
             heard,
         });
         let before = self.last();
@@ -340,12 +330,6 @@ impl Tide {
         let messages = 0.5 * MESSAGES_PER_REQUEST * spare / self.offered.mean_cost();
         let limit = 8 + messages as usize;
         self.windows.notify_stricter_than(bound, limit);
-    }
-}
-
-impl Round {
-    fn starting(now: Instant) -> Self {
-        Self { began: now, arrived: 0, served: 0, delays: 0, periods: 0 }
     }
 }
 
