@@ -18,6 +18,7 @@ pub mod node;
 pub mod plan;
 pub mod random;
 pub mod report;
+pub mod told;
 pub mod topology;
 pub mod workload;
 pub mod world;

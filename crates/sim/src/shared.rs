@@ -8,6 +8,7 @@ use crate::client::Ended;
 use crate::engine::Engine;
 use crate::measure::{Fact, Measure};
 use crate::network::{Body, MessageId, Messages, Network, Reply};
+use crate::told::Told;
 
 /// Something that happens.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +33,8 @@ pub(crate) enum Event {
     Client { client: u32 },
     /// An attempt may have been under way for too long.
     Timeout { client: u32, call: RequestId },
+    /// Demand changes, and the yardstick knows.
+    Change,
     /// A fault begins or ends.
     Fault { fault: u16, begins: bool },
 }
@@ -50,6 +53,8 @@ pub(crate) struct Shared {
     /// Attempts of which nothing is under way any more, by client and call: the message that carried
     /// them was lost. Nobody is told, but `ideal` knows.
     pub(crate) lost: Vec<(u32, RequestId, u8)>,
+    /// What the callers of the yardstick `told` were told.
+    pub(crate) told: Option<Told>,
     /// Which client has which id, sorted by id.
     pub(crate) ids: Vec<(CallerId, u32)>,
 }

@@ -58,8 +58,7 @@ pub enum Ranks {
     },
 }
 
-/// How cost goes with rank. One quarter of the requests costs 2.8 times the mean, the rest 0.4
-/// times: seven times as much, at the same mean.
+/// How cost goes with rank. One quarter of the requests costs seven times as much as the rest, at the same mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CostByRank {
     /// Not at all.
@@ -68,6 +67,12 @@ pub enum CostByRank {
     Falling,
     /// The least important quarter costs more.
     Rising,
+}
+
+impl CostByRank {
+    /// What the costly quarter costs, and what the rest costs, in means.
+    pub(crate) const MORE: f64 = 2.8;
+    pub(crate) const LESS: f64 = 0.4;
 }
 
 /// Parameters of a workload.
@@ -140,6 +145,20 @@ impl Profile {
         self.points.push((at + over.as_nanos() as f64, rate / 1e9));
     }
 
+    /// Requests per second at `at`.
+    pub(crate) fn rate(&self, at: Instant) -> f64 {
+        let time = at.as_nanos() as f64;
+        let next = self.points.partition_point(|(at, _)| *at <= time);
+        let (start, rate) = self.points[next - 1];
+        let slope = |(end, end_rate): &(f64, f64)| (end_rate - rate) / (end - start);
+        (rate + self.points.get(next).map_or(0.0, slope) * (time - start)) * 1e9
+    }
+
+    /// When the rate changes, or begins or ends to.
+    pub(crate) fn changes(&self) -> impl Iterator<Item = Instant> {
+        self.points[1..].iter().map(|(at, _)| Instant::from_nanos(*at as u64))
+    }
+
     /// When `requests` more have come after `time`, infinity if never.
     fn advance(&self, mut time: f64, mut requests: f64) -> f64 {
         let mut next = self.points.partition_point(|(at, _)| *at <= time);
@@ -168,6 +187,8 @@ impl Profile {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offer {
     pub(crate) client: u32,
+    /// Its place among all requests sorted by rank, those of one rank in any order; in a replay unknown, and zero.
+    pub(crate) place: f64,
     pub(crate) context: Context,
     pub(crate) service: Span,
 }
@@ -251,37 +272,37 @@ impl Workload {
             _ => None,
         };
         self.count += 1;
-        let (rank, workflow, service) = match recorded {
-            Some(line) => (line.rank, line.workflow, line.service),
+        let (place, rank, workflow, service) = match recorded {
+            Some(line) => (0.0, line.rank, line.workflow, line.service),
             None => self.draw_kind(),
         };
         let deadline = self.spec.deadline_for(workflow);
         let deadline = deadline.map_or(Instant::FAR, |deadline| now + deadline);
         let context = Context { rank, workflow, deadline, ..Context::default() };
-        Offer { client, context, service }
+        Offer { client, place, context, service }
     }
 
-    fn draw_kind(&mut self) -> (Rank, Workflow, Span) {
-        // The position among all requests sorted by rank decides both rank and cost.
-        let position = self.ranks.unit();
+    fn draw_kind(&mut self) -> (f64, Rank, Workflow, Span) {
+        // The place among all requests sorted by rank decides both rank and cost.
+        let place = self.ranks.unit();
         let factor = match self.spec.cost {
             CostByRank::Independent => 1.0,
-            CostByRank::Falling => seven_fold(position < 0.25),
-            CostByRank::Rising => seven_fold(position >= 0.75),
+            CostByRank::Falling => seven_fold(place < 0.25),
+            CostByRank::Rising => seven_fold(place >= 0.75),
         };
         let service = self.service.sample(&mut self.services, factor);
-        (self.rank(position), self.workflow(), service)
+        (place, self.rank(place), self.workflow(), service)
     }
 
-    fn rank(&self, position: f64) -> Rank {
+    fn rank(&self, place: f64) -> Rank {
         match self.spec.ranks {
             Ranks::One => Rank::UNRANKED,
-            Ranks::Uniform => Rank::new(Rank::UNRANKED.business(), (position * 65_536.0) as u16),
+            Ranks::Uniform => Rank::new(Rank::UNRANKED.business(), (place * 65_536.0) as u16),
             Ranks::Zipf { .. } => {
-                let business = self.business.partition_point(|below| *below <= position);
+                let business = self.business.partition_point(|below| *below <= place);
                 let business = business.min(self.business.len() - 1);
                 let low = if business == 0 { 0.0 } else { self.business[business - 1] };
-                let within = (position - low) / (self.business[business] - low);
+                let within = (place - low) / (self.business[business] - low);
                 Rank::new(business as u8, (within * 65_536.0) as u16)
             }
         }
@@ -303,7 +324,7 @@ impl Workload {
 }
 
 fn seven_fold(heavy: bool) -> f64 {
-    if heavy { 2.8 } else { 0.4 }
+    if heavy { CostByRank::MORE } else { CostByRank::LESS }
 }
 
 fn business_weights(ranks: Ranks) -> Vec<f64> {
@@ -359,6 +380,12 @@ mod tests {
         {
             assert!((profile.advance(0.0, requests) - time).abs() < 1e-9, "{requests}");
         }
+        for (time, rate) in
+            [(0, 1e9), (9, 1e9), (10, 3e9), (20, 3e9), (25, 2e9), (30, 1e9), (99, 1e9)]
+        {
+            assert!((profile.rate(Instant::from_nanos(time)) - rate).abs() < 1.0, "{time}");
+        }
+        assert_eq!(profile.changes().map(Instant::as_nanos).collect::<Vec<_>>(), [10, 10, 20, 30]);
         // On the ramp: 3x − x²÷10 = 12.5 at x = 5.
         assert!((profile.advance(20.0, 12.5) - 25.0).abs() < 1e-9);
         let mut stops = Profile::constant(1e9);

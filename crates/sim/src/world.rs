@@ -13,10 +13,11 @@ use crate::client::{Client, ClientSpec, End, Ended, NewCall};
 use crate::engine::Engine;
 use crate::fault::{Fault, FaultKind};
 use crate::measure::{Fact, Kind, Measure};
-use crate::network::{Messages, Network, NetworkSpec};
+use crate::network::{Body, MessageId, Messages, Network, NetworkSpec};
 use crate::node::{Node, Process};
 use crate::random::{stream, stream_seed};
 use crate::shared::{Event, Shared};
+use crate::told::{Told, ToldSpec};
 use crate::topology::{ServiceSpec, Topology};
 use crate::workload::{Offer, Tenant, Workload, WorkloadSpec};
 
@@ -54,6 +55,8 @@ pub struct Scenario {
     /// Requests that may be in the system at once, for the `ideal` yardstick: more are turned away
     /// at no cost.
     pub window: Option<u32>,
+    /// What is chosen for the `told` yardstick.
+    pub told: Option<ToldSpec>,
     /// What goes wrong.
     pub faults: Vec<Fault>,
     /// Length of a step of the series, if one is wanted.
@@ -188,6 +191,7 @@ impl<'a> World<'a> {
                 outgoing: Default::default(),
                 ended: Default::default(),
                 lost: Vec::new(),
+                told: Told::new(scenario),
                 ids,
             },
         })
@@ -201,6 +205,11 @@ impl<'a> World<'a> {
             let (begins, ends) = (fault.at, fault.at + fault.lasts);
             self.shared.engine.at(begins, Event::Fault { fault: place, begins: true });
             self.shared.engine.at(ends, Event::Fault { fault: place, begins: false });
+        }
+        if self.shared.told.is_some() {
+            for at in self.scenario.workload.profile.changes() {
+                self.shared.engine.at(at, Event::Change);
+            }
         }
         for source in 0..self.sources_of_load.len() {
             let load = &mut self.sources_of_load[source];
@@ -249,6 +258,7 @@ impl<'a> World<'a> {
                 match self.owner(client) {
                     Some(node) => self.nodes[node].deliver(&mut self.shared, message),
                     None => {
+                        self.hear(client, message);
                         self.sources[client as usize].receive(&mut self.shared, message);
                         self.settle();
                     }
@@ -273,7 +283,11 @@ impl<'a> World<'a> {
                     self.settle();
                 }
             },
-            Event::Fault { fault, begins } => self.fault(usize::from(fault), begins),
+            Event::Change => self.tell(),
+            Event::Fault { fault, begins } => {
+                self.fault(usize::from(fault), begins);
+                self.tell();
+            }
         }
         for (client, call, attempt) in std::mem::take(&mut self.shared.lost) {
             // What a node calls is part of what was submitted, and that is where it waits.
@@ -298,7 +312,7 @@ impl<'a> World<'a> {
 
     /// The application submits a request.
     fn offer(&mut self, offer: &Offer) {
-        let Offer { client, mut context, service } = *offer;
+        let Offer { client, place, mut context, service } = *offer;
         if !self.scenario.deadlines {
             context.deadline = Instant::FAR;
         }
@@ -308,7 +322,13 @@ impl<'a> World<'a> {
         let (rank, workflow) = (context.rank.key().into(), context.workflow.0.into());
         let request = [now.as_nanos(), client.into(), rank, workflow, service.as_nanos()];
         self.shared.measure.offers.feed(request);
-        if self.scenario.window.is_some_and(|window| self.in_system - self.lost >= window) {
+        let mut rejected = self.scenario.window.is_some_and(|w| self.in_system - self.lost >= w);
+        if let Some(told) = &self.shared.told {
+            rejected = !told.sends(client, place);
+            // It does not begin what cannot be in time.
+            context.deadline = now + self.scenario.slo;
+        }
+        if rejected {
             self.shared.count(Fact::Rejected);
             return self.think(client);
         }
@@ -316,6 +336,25 @@ impl<'a> World<'a> {
         let new = NewCall { context, service, parent: RequestId::NOWHERE };
         self.sources[client as usize].submit(&mut self.shared, &new);
         self.settle();
+    }
+
+    /// With the yardstick `told`, a caller knows what is right now if a message brings feedback.
+    fn hear(&mut self, client: u32, message: MessageId) {
+        let now = self.shared.now();
+        let speaks =
+            matches!(self.shared.messages.get(message).body, Body::Replies { feedback: Some(_) });
+        if let Some(told) = self.shared.told.as_mut().filter(|_| speaks) {
+            told.hear(now, client);
+        }
+    }
+
+    /// Demand or capacity has changed: the yardstick `told` knows at once, and may tell.
+    fn tell(&mut self) {
+        let Some(told) = &mut self.shared.told else { return };
+        let node = &mut self.nodes[0];
+        if told.change(node.health()) {
+            node.tell_all(&mut self.shared, self.scenario.callers);
+        }
     }
 
     /// Sends what a source wants sent and books what has ended.

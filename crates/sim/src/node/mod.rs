@@ -28,8 +28,9 @@ use std::rc::Rc;
 use tidegate_core::gate::Action;
 use tidegate_core::rng::Rng;
 use tidegate_core::throttle::Answer;
+use tidegate_core::verdict::Advice;
 use tidegate_core::{
-    CallerId, Context, Cost, Feedback, Gate, Instant, Outcome, Progress, Reason, Rejection,
+    CallerId, Context, Cost, Feedback, Gate, GateId, Instant, Outcome, Progress, Reason, Rejection,
     RequestId, Span, Workflow,
 };
 
@@ -38,6 +39,7 @@ use crate::engine::Alarm;
 use crate::measure::Fact;
 use crate::network::{Body, MessageId, Reply};
 use crate::shared::{Event, Shared};
+use crate::told::Told;
 use crate::topology::ServiceSpec;
 use cache::Cache;
 
@@ -292,6 +294,20 @@ impl Node {
         self.inside
     }
 
+    /// Each of the first `clients` hears of how things are, unasked.
+    pub(crate) fn tell_all(&mut self, shared: &mut Shared, clients: u32) {
+        for client in 0..clients {
+            let outbox = self.outbox(client);
+            outbox.notice = Some(Feedback::silent(GateId(0), 0));
+            if !std::mem::replace(&mut outbox.busy, true) {
+                self.outgoing.push_back(Out::Replies(client));
+            }
+        }
+        for _ in 0..self.idle.len() {
+            self.use_idle_core(shared);
+        }
+    }
+
     // === what ends; each returns the client to send to at once, if any ===
 
     fn received(&mut self, shared: &mut Shared, id: MessageId) -> Option<u32> {
@@ -336,7 +352,12 @@ impl Node {
         let outbox = self.outbox(job.client);
         outbox.caller = job.context.caller;
         self.news = true;
-        match self.gate.arrive_stamped(shared.now(), arrived, &job.context) {
+        let full = |told: &Told| self.gate.waiting() >= told.room();
+        let entered = match shared.told.as_ref().is_some_and(full) {
+            true => Err(Rejection::new(Reason::Full, 1.0, 1.0, Advice::Elsewhere)),
+            false => self.gate.arrive_stamped(now, arrived, &job.context),
+        };
+        match entered {
             Ok(id) => {
                 if id.index() >= self.jobs.len() {
                     self.jobs.resize(id.index() + 1, job);

@@ -106,6 +106,11 @@ impl Node {
         self.trouble.life
     }
 
+    /// The share of its capacity that is left.
+    pub(crate) fn health(&self) -> f64 {
+        f64::from(self.trouble.online) / self.cores.len() as f64 / self.trouble.slowness
+    }
+
     /// Its clients, by number.
     pub(crate) fn clients(&self) -> &[Client] {
         &self.clients

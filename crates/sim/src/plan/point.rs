@@ -7,13 +7,14 @@ use tidegate_core::context::Workflows;
 use tidegate_core::{Instant, Span, Workflow};
 use toml::{Table, Value};
 
-use super::policies::{IDEAL, Policy, read_policies};
+use super::policies::{IDEAL, Policy, TOLD, read_policies};
 use super::reader::{Problems, Reader};
 use super::services::{read_topology, spans_of};
 use super::tenants::{BESIDE, read_tenants};
 use super::{Point, replay};
 use crate::fault::{Fault, FaultKind};
 use crate::network::NetworkSpec;
+use crate::told::ToldSpec;
 use crate::topology::Topology;
 use crate::workload::{Arrivals, CostByRank, Profile, Ranks, WorkloadSpec};
 use crate::world::Scenario;
@@ -68,6 +69,16 @@ pub(super) fn read(
     let faults = read_faults(&mut root, &topology);
     let Policy { gates, caller, deadlines } =
         read_policies(&mut root, &policy, &topology, slo, network.rtt);
+    let told = Some(read_told(&mut root)).filter(|_| policy == TOLD);
+    let simple =
+        tenants.is_empty() && topology.services.len() == 1 && topology.services[0].replicas == 1;
+    let open = !matches!(spec.arrivals, Arrivals::Closed { .. } | Arrivals::Replay(_));
+    if told.is_some() && !(simple && open) {
+        root.note(
+            "policy",
+            "= \"told\" needs one service of one replica and an open loop of one workload",
+        );
+    }
     root.finish();
     Point {
         ideal: policy == IDEAL,
@@ -90,6 +101,7 @@ pub(super) fn read(
             caller,
             timeout: work.timeout,
             window: None,
+            told,
             faults,
             series: None,
         },
@@ -111,6 +123,17 @@ impl Load {
             Self::PerSecond(rate) => *rate,
         }
     }
+}
+
+/// What is chosen for the yardstick `told`.
+fn read_told(root: &mut Reader<'_>) -> ToldSpec {
+    let mut spec = ToldSpec { offer: 1.0, room: 0.5, notices: false };
+    root.table("told", |table| {
+        spec.offer = table.number("offer", spec.offer, 0.0, 100.0);
+        spec.room = table.number("room", spec.room, 0.0, 100.0);
+        spec.notices = table.flag("notices", spec.notices);
+    });
+    spec
 }
 
 fn read_load(root: &mut Reader<'_>) -> Load {

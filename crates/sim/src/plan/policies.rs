@@ -14,8 +14,9 @@ use super::reader::Reader;
 use super::underlay;
 use crate::topology::Topology;
 
-/// The policy that needs no block: the yardstick.
+/// The policies that need no block: the yardsticks.
 pub(super) const IDEAL: &str = "ideal";
+pub(super) const TOLD: &str = "told";
 
 /// What a policy of a plan says.
 pub(super) struct Policy {
@@ -45,7 +46,7 @@ pub(super) fn read_policies(
         });
     });
     // A policy that is missing altogether has been told already.
-    if chosen.is_none() && !policy.is_empty() && policy != IDEAL {
+    if chosen.is_none() && !policy.is_empty() && ![IDEAL, TOLD].contains(&policy) {
         root.note("policy", &format!("= \"{policy}\" has no block [policies.{policy}]"));
     }
     chosen.unwrap_or_else(|| {

@@ -1,0 +1,141 @@
+//! The yardstick for callers that hear late: a server that knows everything, but has to tell it.
+//!
+//! Callers of [`crate::ideal`] know what is inside when they send. Real ones hear with their answers, and meanwhile
+//! act on what they heard last. Here the server knows, without measuring anything, what it can do now and what is
+//! offered now. Each caller sends the most important share of its requests that was right when it last heard, and
+//! what does not fit is refused at the server, at the price of its messages. Three things remain to be chosen:
+//! how much is let in, of what can be served; how long may be waited; and whether all callers are sent a message
+//! of their own when demand or capacity changes. The best choice is what is possible by ranks.
+//!
+//! It is generous: a caller hears what is right when the message reaches it, not when it was sent.
+
+use tidegate_core::{Instant, Span};
+
+use crate::workload::{CostByRank, Profile, WorkloadSpec};
+use crate::world::Scenario;
+
+/// What there is to choose.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ToldSpec {
+    /// What is let in, of what can be served.
+    pub offer: f64,
+    /// How long may be waited, of the SLO.
+    pub room: f64,
+    /// Whether everybody hears of a change by a message of its own.
+    pub notices: bool,
+}
+
+/// What callers were told, and what is right.
+#[derive(Debug)]
+pub(crate) struct Told {
+    spec: ToldSpec,
+    /// By caller, the share of its requests that it sends.
+    heard: Vec<f64>,
+    profile: Profile,
+    /// Cost of the requests before and after a place among all of them sorted by rank, in means.
+    costs: (f64, f64, f64),
+    /// Requests per second that can be served while all is well, and the share of that which is left.
+    capacity: f64,
+    health: f64,
+    slo: Span,
+}
+
+impl Told {
+    pub(crate) fn new(scenario: &Scenario) -> Option<Self> {
+        let entry = &scenario.topology.services[scenario.topology.entry];
+        let WorkloadSpec { profile, cost, .. } = &scenario.workload;
+        let messages = (entry.messages.receive + entry.messages.send).as_nanos() as f64;
+        let service = entry.time.mean.as_nanos() as f64;
+        let in_means = |factor: f64| (factor * service + messages) / (service + messages);
+        let costs = match cost {
+            CostByRank::Independent => (0.5, 1.0, 1.0),
+            CostByRank::Falling => (0.25, in_means(CostByRank::MORE), in_means(CostByRank::LESS)),
+            CostByRank::Rising => (0.75, in_means(CostByRank::LESS), in_means(CostByRank::MORE)),
+        };
+        Some(Self {
+            spec: scenario.told?,
+            heard: vec![1.0; scenario.callers as usize],
+            profile: profile.clone(),
+            costs,
+            capacity: scenario.capacity(),
+            health: 1.0,
+            slo: scenario.slo,
+        })
+    }
+
+    /// Whether the caller sends a request at this place among all of them sorted by rank.
+    pub(crate) fn sends(&self, caller: u32, place: f64) -> bool {
+        place < self.heard[caller as usize]
+    }
+
+    /// A message has reached the caller.
+    pub(crate) fn hear(&mut self, now: Instant, caller: u32) {
+        self.heard[caller as usize] = self.share(now);
+    }
+
+    /// Such a share of the capacity is left. Whether to send notices.
+    pub(crate) fn change(&mut self, health: f64) -> bool {
+        self.health = health;
+        self.spec.notices
+    }
+
+    /// Requests that may wait now.
+    pub(crate) fn room(&self) -> usize {
+        (self.spec.room * self.slo.as_secs_f64() * self.capacity * self.health) as usize
+    }
+
+    /// The share of all requests, the most important ones, that costs what is to be let in.
+    fn share(&self, now: Instant) -> f64 {
+        let most = self.spec.offer * self.health * self.capacity / self.profile.rate(now);
+        let (place, before, after) = self.costs;
+        let share = if most <= place * before {
+            most / before
+        } else {
+            place + (most - place * before) / after
+        };
+        share.min(1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(costs: (f64, f64, f64)) -> Told {
+        let mut profile = Profile::constant(2000.0);
+        profile.then(Instant::from_nanos(1_000_000_000), 500.0, Span::ZERO);
+        Told {
+            spec: ToldSpec { offer: 1.0, room: 0.5, notices: false },
+            heard: vec![1.0; 2],
+            profile,
+            costs,
+            capacity: 1000.0,
+            health: 1.0,
+            slo: Span::from_millis(100),
+        }
+    }
+
+    #[test]
+    fn each_caller_does_what_was_right_when_it_heard() {
+        let mut told = told((0.5, 1.0, 1.0));
+        assert!(told.sends(0, 0.9), "nobody has told it otherwise");
+        told.hear(Instant::ZERO, 0);
+        assert!(told.sends(0, 0.49) && !told.sends(0, 0.51));
+        assert!(!told.change(0.5));
+        assert!(told.sends(0, 0.49), "it has not heard yet");
+        told.hear(Instant::ZERO, 1);
+        assert!(told.sends(1, 0.24) && !told.sends(1, 0.26));
+        told.hear(Instant::from_nanos(2_000_000_000), 0);
+        assert!(told.sends(0, 0.99), "half of the capacity is enough for a quarter of the demand");
+        assert_eq!(told.room(), 25);
+    }
+
+    #[test]
+    fn shares_are_by_cost() {
+        let share = |costs| told(costs).share(Instant::ZERO);
+        // Half of the demand is a mean cost of 0.5: of the dear quarter 0.5 ÷ 2.8, or all of the cheap 0.3 and a
+        // part of the rest.
+        assert!((share((0.25, 2.8, 0.4)) - 0.5 / 2.8).abs() < 1e-9);
+        assert!((share((0.75, 0.4, 2.8)) - (0.75 + 0.2 / 2.8)).abs() < 1e-9);
+    }
+}
