@@ -53,17 +53,16 @@ impl Capacity {
         let each = seen.mean_cost / self.0.max(served).max(1e-9);
         let idle = each / seen.mean_delay.max(1.0);
         let spare = idle.min(SPARE_MOST) * served;
-        if served > self.0 {
-            self.0 = served;
-        } else if let Some(probe) = seen.probe {
-            // What was tried must have been heard of before more is tried, or it is far too much when
-            // it shows. Yet where hardly more than one request waits it is no chance that the queue is
-            // short.
-            let idle = idle.min(1.0);
+        // Where hardly more than one request waits it is no chance that the queue is short. Else what was
+        // tried must have been heard of before more is tried, or it is far too much when it shows.
+        let idle = idle.min(1.0);
+        let tries = seen.probe.filter(|_| idle == 1.0 || served <= self.0);
+        if let Some(probe) = tries {
             let weight = (GAIN * seen.heard).max(idle.powi(4));
             let more = weight * (served * (1.0 + idle) - self.0);
             self.0 += more.max(probe * seen.heard * self.0);
         }
+        self.0 = self.0.max(served);
         spare * nanos
     }
 

@@ -220,7 +220,7 @@ impl Tide {
         }
         let Some(round) = self.round.take() else { return };
         let elapsed = due.since(round.began);
-        let mean_delay = round.mean_delay(elapsed, &self.derived);
+        let (judged, served, mean_delay) = round.judged(due, &self.derived);
         let pressure = mean_delay / self.derived.target.as_nanos() as f64;
         // A caller acts on what it heard `between` ago. To set cursors anew more often than callers
         // hear of it follows noise, and has those who heard refused by those who did not.
@@ -229,8 +229,8 @@ impl Tide {
         let weight = OFFERED_GAIN * heard.max(HEARD_LEAST);
         self.offered.close(due, elapsed, callers, weight, self.sway.strict.last);
         let spare = self.capacity.measure(&capacity::Seen {
-            elapsed,
-            served: round.served,
+            elapsed: judged,
+            served,
             mean_cost: self.offered.mean_cost(),
             mean_delay,
             pressed: pressure >= self.config.engage,
