@@ -124,6 +124,11 @@ impl Waits {
         Some(deadline.since(request.arrived).saturating_sub(service))
     }
 
+    /// Messages that can be sent in the time that a request takes with its own two.
+    pub(super) fn messages(&self) -> f64 {
+        self.service.get().map_or(2.0, |service| 2.0 * (1.0 + service / REFUSAL_NS))
+    }
+
     /// What is lost with a request that is refused here, as a share of what it takes to serve it.
     pub(super) fn price(&self) -> f64 {
         let before = self.before.get().unwrap_or(0.0);
@@ -214,9 +219,9 @@ mod tests {
     #[test]
     fn a_refusal_costs_what_was_done_before_it() {
         let mut waits = Waits::new(MOST);
-        assert_eq!(waits.price(), 1.0, "nothing is known");
+        assert_eq!((waits.price(), waits.messages()), (1.0, 2.0), "nothing is known");
         waits.add(&request(Span::from_millis(1), Instant::FAR, Span::ZERO), OBJECTIVE);
-        assert_eq!(waits.price(), 0.002);
+        assert_eq!((waits.price(), waits.messages()), (0.002, 1002.0));
         for _ in 0..1000 {
             let request = request(Span::from_millis(1), Instant::FAR, Span::from_millis(2));
             waits.add(&request, OBJECTIVE);
