@@ -11,6 +11,10 @@
 const IDLE: f64 = 0.005;
 /// Most that is offered beyond the capacity: at that, one in three is refused.
 const MOST: f64 = 0.5;
+/// Largest squared variation of costs that counts. With heavier tails it is a few requests that make it, each of
+/// which keeps one core busy for long; to offer more does not keep the others from being idle, and is refused: with
+/// no bound, a lognormal service of σ = 2 has 91 % of its goodput at twice the capacity instead of 92.6.
+const VARIED_MOST: f64 = 8.0;
 /// Steps in which the share is found; the error shrinks by *K*·([`IDLE`] + share) ÷ σ² in each.
 const STEPS: usize = 8;
 /// Largest *xK*/σ² that is ever worth its price.
@@ -22,7 +26,7 @@ const HALVINGS: usize = 16;
 /// `variability` the squared variation of their costs, `dispersion` that of their arrivals, and
 /// `price` what is lost with a refusal, as a share of what it takes to serve.
 pub(super) fn surplus(room: f64, variability: f64, dispersion: f64, price: f64) -> f64 {
-    let room = room.max(1.0) / f64::midpoint(dispersion, variability);
+    let room = room.max(1.0) / f64::midpoint(dispersion, variability.min(VARIED_MOST));
     let most = MOST.min(worth(price) / room);
     (0..STEPS).fold(most, |share, _| ((share / IDLE).ln_1p() / room).min(most))
 }
@@ -54,6 +58,13 @@ mod tests {
             let idle = share / (share * room).exp_m1();
             assert!((0.004..0.0055).contains(&idle), "{room}: {share} more leave {idle} idle");
         }
+    }
+
+    #[test]
+    fn the_heaviest_tails_count_no_more_than_heavy_ones() {
+        let share = |variability| surplus(100.0, variability, 1.0, 0.0);
+        assert!(share(4.0) < share(8.0));
+        assert_eq!(share(8.0), share(50.0));
     }
 
     #[test]
