@@ -99,7 +99,11 @@ impl Told {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::figures::erlang::bounded;
+    use crate::{Plan, run_plan};
 
     fn told(costs: (f64, f64, f64)) -> Told {
         let mut profile = Profile::constant(2000.0);
@@ -137,5 +141,21 @@ mod tests {
         // part of the rest.
         assert!((share((0.25, 2.8, 0.4)) - 0.5 / 2.8).abs() < 1e-9);
         assert!((share((0.75, 0.4, 2.8)) - (0.75 + 0.2 / 2.8)).abs() < 1e-9);
+    }
+
+    /// Ten cores, exponential service, 10,000 callers that all know how much to send and nothing of the queue: that is
+    /// M/M/10 with bounded room, whose losses are known exactly.
+    #[test]
+    fn in_a_steady_state_it_is_the_loss_formula() {
+        let plan = "policy = \"told\"\nload = 2.0\ncallers = 10000\nrequests = 400000\n\
+                    warmup_requests = 200000\n[told]\noffer = 1.05\nroom = 0.1\n[service]\ncores = 10\n\
+                    time = \"100us\"\ndistribution = \"exponential\"\n[network]\nrtt = \"10us\"\n";
+        let plan = Plan::parse("told", plan, &[], Path::new("")).expect("a plan");
+        let run = &run_plan(&plan, 1, &|_, _| {})[0];
+        // Ten times service and round trip; a tenth of that is room for eleven.
+        let exact = bounded(1.05, &[1.0], &vec![1.0; 10 + 11]);
+        assert!((run.drop_rate - exact.dropped).abs() < 0.01, "{} {exact:?}", run.drop_rate);
+        let good = run.throughput_rps / run.capacity_rps;
+        assert!((good - exact.good).abs() < 0.01, "{good} {exact:?}");
     }
 }

@@ -6,7 +6,7 @@ use tidegate_sim::world::Scenario;
 use tidegate_sim::{Plan, run_plan};
 
 const PLAN: &str = r#"
-    policy = ["tide", "breakwater", "ideal"]
+    policy = ["tide", "breakwater", "ideal", "told"]
     load = [0.8, 1.5]
     callers = 50
     warmup = "5ms"
@@ -42,7 +42,7 @@ fn lines(seed: u64, threads: usize) -> Vec<String> {
 #[test]
 fn same_seed_same_bytes_on_any_number_of_threads() {
     let once = lines(7, 1);
-    assert_eq!(once.len(), 6);
+    assert_eq!(once.len(), 8);
     assert_eq!(once, lines(7, 2));
     assert_eq!(once, lines(7, 5));
     assert_ne!(once, lines(8, 2));
@@ -54,7 +54,7 @@ fn same_seed_same_bytes_on_any_number_of_threads() {
 fn every_policy_meets_the_same_requests() {
     let plan = Plan::parse("p", PLAN, &["load=1.5".to_owned()], Path::new("")).unwrap();
     let policies: Vec<&str> = plan.points.iter().map(|point| point.policy.as_str()).collect();
-    assert_eq!(policies, ["tide", "breakwater", "ideal"]);
+    assert_eq!(policies, ["tide", "breakwater", "ideal", "told"]);
     let offers = |scenario: &Scenario, seed| scenario.simulate(seed).unwrap().offers;
     let ideal = &plan.points[2].scenario;
     let same = offers(ideal, 1);

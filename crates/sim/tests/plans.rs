@@ -133,6 +133,17 @@ fn what_means_nothing_beside_tenants_is_told() {
     );
 }
 
+/// What it tells is worked out from one workload and one server.
+#[test]
+fn the_yardstick_told_needs_one_server_and_an_open_loop() {
+    let problem = "line 1: policy = \"told\" needs one service of one replica";
+    check_all(&TENANTS.replace("ideal", "told"), &[problem]);
+    check_all("policy = \"told\"\n[service]\nreplicas = 2\n", &[problem]);
+    check_all("policy = \"told\"\n[service]\n[workload]\narrivals = \"closed\"\n", &[problem]);
+    let told = "policy = [\"told\", \"ideal\"]\n[told]\nroom = -1\noffers = 2\n[service]\n";
+    check_all(told, &["line 3: told.room = -1 is not allowed", "line 4: told.offers"]);
+}
+
 /// Messages are lost everywhere or nowhere.
 #[test]
 fn faults_of_the_network_have_no_place() {

@@ -10,16 +10,16 @@ pub(super) const LATE: f64 = 0.01;
 
 /// What such a service does: dropped ÷ offered, answered in time ÷ capacity, late ÷ answered.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounded {
-    pub(super) dropped: f64,
-    pub(super) good: f64,
-    pub(super) late: f64,
+pub(crate) struct Bounded {
+    pub(crate) dropped: f64,
+    pub(crate) good: f64,
+    pub(crate) late: f64,
 }
 
 /// `offered` is a share of the capacity. It comes in batches, at least k + 1 in one with the probability
 /// `at_least[k]`; `in_time[n]` is the probability that who finds n there is answered in time. Who finds as
 /// many as that list is long is dropped.
-pub(super) fn bounded(offered: f64, at_least: &[f64], in_time: &[f64]) -> Bounded {
+pub(crate) fn bounded(offered: f64, at_least: &[f64], in_time: &[f64]) -> Bounded {
     let cores = f64::from(CORES);
     let batches = offered * cores / at_least.iter().sum::<f64>();
     let mut weights = vec![1.0];

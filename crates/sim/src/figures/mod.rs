@@ -27,7 +27,7 @@ mod dagor_6;
 mod dagor_8;
 mod dagor_9;
 mod dagor_form_3;
-mod erlang;
+pub(crate) mod erlang;
 mod ignoring;
 mod metastability;
 mod shares_faults;
@@ -50,9 +50,11 @@ mod testbed;
 mod three_hops;
 mod tide_bursts;
 mod tide_callers;
+mod tide_costly;
 mod tide_frontier;
 mod tide_grid;
 mod tide_rank;
+mod tide_told;
 mod wisp;
 mod wisp_10;
 mod wisp_3;
@@ -99,6 +101,8 @@ pub const ALL: &[Figure] = &[
     tide_callers::FIGURE,
     tide_frontier::FIGURE,
     tide_bursts::FIGURE,
+    tide_told::FIGURE,
+    tide_costly::FIGURE,
     tide_grid::FIGURE,
     dagor_6::FIGURE,
     dagor_8::FIGURE,

@@ -29,7 +29,7 @@
 //! ```
 //!
 //! `include = "my-policies.toml"` adds what that file has beyond the plan, `include = "standard"`
-//! the policies in [`STANDARD`]; a policy called `ideal` needs no block (see [`crate::ideal`]).
+//! the policies in [`STANDARD`]; policies called `ideal` and `told` need no block (see [`crate::ideal`], [`crate::told`]).
 //! [`TEMPLATE`] explains every key.
 //!
 //! All that is wrong with a plan is told at once, with line numbers.

@@ -120,11 +120,14 @@ fn refused(run: &Report) -> f64 {
 
 /// How much of the first quarter can be answered in time: its share of the cost, times demand, may be
 /// more than everything, and some take longer than the SLO by themselves.
-fn possible(time: &str, cost: &str, load: f64) -> f64 {
+pub(in super::super) fn possible(time: &str, cost: &str, load: f64) -> f64 {
+    (1.0 / (load * share(time, cost))).min(1.0) * in_time(time, cost)
+}
+
+/// The first quarter's share of all core time. Receiving and sending take 1.76 µs, whatever the request.
+pub(in super::super) fn share(time: &str, cost: &str) -> f64 {
     let micros = mean_us(time);
-    // Receiving and sending take 1.76 µs of the core, whatever the request.
-    let share = 0.25 * (factor(cost) * micros + 1.76) / (micros + 1.76);
-    (1.0 / (load * share)).min(1.0) * in_time(time, cost)
+    0.25 * (factor(cost) * micros + 1.76) / (micros + 1.76)
 }
 
 /// Part of the first quarter that takes no longer than the SLO by itself: times are exponential, and the

@@ -7,9 +7,9 @@
 //! microseconds and of milliseconds cost the same to simulate.
 
 mod goal;
-mod mixes;
+pub(super) mod mixes;
 mod rivals;
-mod rough;
+pub(super) mod rough;
 mod steady;
 mod steps;
 
@@ -39,7 +39,7 @@ fn make(lab: &Lab<'_>) -> Outcome {
 }
 
 /// Service times with their RTT are as in the plans: the SLO is ten times both.
-fn slo_us(time: &str) -> f64 {
+pub(super) fn slo_us(time: &str) -> f64 {
     10.0 * (mean_us(time) + 10.0)
 }
 
@@ -50,7 +50,7 @@ fn capacity(time: &str) -> f64 {
 
 /// Goodput as it compares with that of other runs: by core time, so that neither the luck of the draw counts
 /// nor whether many cheap requests were answered or few expensive ones.
-fn fair(run: &Report, time: &str) -> f64 {
+pub(super) fn fair(run: &Report, time: &str) -> f64 {
     fair_goodput(run, mean_us(time), 1.76)
 }
 

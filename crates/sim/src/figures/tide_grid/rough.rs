@@ -35,7 +35,7 @@ const GARBLED: [(&str, &str); 3] = [
     ("jitter of three round trips", "kind=\"jitter\",jitter=\"30us\""),
 ];
 /// How long a fault lasts, and how long after it is still measured, in SLOs.
-const LASTS: f64 = 100.0;
+pub(in super::super) const LASTS: f64 = 100.0;
 const AFTER: f64 = 25.0;
 /// So short a time is worth a percent by chance alone; the mean of so many seeds is half of that.
 const SEEDS: u32 = 3;
@@ -63,7 +63,7 @@ pub(super) fn part(lab: &Lab<'_>) -> (Vec<Goal>, Vec<Chart>) {
         let faults = [(&mut slower, &SLOWER[..]), (&mut garbled, &GARBLED[..])];
         for (goal, kinds) in faults {
             for (name, kind) in &kinds[..of(kinds.len())] {
-                let sets = fault(kind, time, load);
+                let sets = fault(kind, time, load, SEEDS);
                 goal.point(format!("{time}, {name}, {load}×"), below_ideal(lab, time, load, sets));
             }
         }
@@ -82,12 +82,12 @@ fn below_ideal(lab: &Lab<'_>, time: &str, load: f64, mut sets: Vec<String>) -> f
 }
 
 /// A fault at the begin of what is measured.
-fn fault(kind: &str, time: &str, load: f64) -> Vec<String> {
+pub(in super::super) fn fault(kind: &str, time: &str, load: f64, seeds: u32) -> Vec<String> {
     let begins = BEFORE / capacity(time) * 1e6;
     let (slo, lasts) = (slo_us(time), LASTS * slo_us(time));
     vec![
         "service.distribution=exponential".to_owned(),
-        format!("seeds={SEEDS}"),
+        format!("seeds={seeds}"),
         format!("warmup_requests={:.0}", BEFORE * load),
         format!("requests={:.0}", (LASTS + AFTER) * slo / 1e6 * load * capacity(time)),
         format!("faults=[{{{kind},at=\"{begins:.0}us\",for=\"{lasts:.0}us\"}}]"),
