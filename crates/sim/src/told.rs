@@ -151,9 +151,9 @@ mod tests {
                     warmup_requests = 200000\n[told]\noffer = 1.05\nroom = 0.1\n[service]\ncores = 10\n\
                     time = \"100us\"\ndistribution = \"exponential\"\n[network]\nrtt = \"10us\"\n";
         let plan = Plan::parse("told", plan, &[], Path::new("")).expect("a plan");
-        let run = &run_plan(&plan, 1, &|_, _| {})[0];
+        let run = &run_plan(&plan, 1, |_, _| {})[0];
         // Ten times service and round trip; a tenth of that is room for eleven.
-        let exact = bounded(1.05, &[1.0], &vec![1.0; 10 + 11]);
+        let exact = bounded(1.05, &[1.0], &[1.0; 10 + 11]);
         assert!((run.drop_rate - exact.dropped).abs() < 0.01, "{} {exact:?}", run.drop_rate);
         let good = run.throughput_rps / run.capacity_rps;
         assert!((good - exact.good).abs() < 0.01, "{good} {exact:?}");

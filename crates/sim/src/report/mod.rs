@@ -1,6 +1,7 @@
 //! What a run is reported as: one JSON object per line, or a table for people.
 
-use std::fmt::Write;
+mod json;
+mod print;
 
 use toml::Value;
 
@@ -10,6 +11,10 @@ use crate::measure::{ATTEMPTS, Fact, FlowMeasure, FlowRow, Measure, Row, Success
 use crate::plan::{Plan, Point};
 use crate::topology::ServiceSpec;
 use crate::world::Scenario;
+use json::json;
+
+pub(crate) use json::{Object, quoted};
+pub use print::{csv, series_csv, table};
 
 /// The measures of one run. The names of its JSON fields are stable.
 #[derive(Clone, Debug)]
@@ -505,199 +510,4 @@ fn row_numbers(row: &Row) -> [(&'static str, String); 4] {
         ("goodput_rps", rate(row.good)),
         ("p99_us", format!("{:.3}", row.p99.as_micros_f64())),
     ]
-}
-
-/// A JSON object in the making.
-pub(crate) struct Object(String);
-
-impl Object {
-    pub(crate) fn new() -> Self {
-        Self("{".to_owned())
-    }
-
-    pub(crate) fn raw(&mut self, name: &str, value: &str) {
-        let comma = if self.0.len() > 1 { "," } else { "" };
-        let _ = write!(self.0, "{comma}{}:{value}", quoted(name));
-    }
-
-    pub(crate) fn number(&mut self, name: &str, value: f64, digits: usize) {
-        self.raw(name, &number(value, digits));
-    }
-
-    pub(crate) fn numbers(&mut self, name: &str, values: &[f64], digits: usize) {
-        let values: Vec<String> = values.iter().map(|value| number(*value, digits)).collect();
-        self.raw(name, &format!("[{}]", values.join(",")));
-    }
-
-    pub(crate) fn text(&mut self, name: &str, value: &str) {
-        self.raw(name, &quoted(value));
-    }
-
-    pub(crate) fn end(mut self) -> String {
-        self.0.push('}');
-        self.0
-    }
-}
-
-/// JSON knows no infinity.
-fn number(value: f64, digits: usize) -> String {
-    if value.is_finite() { format!("{value:.digits$}") } else { "null".to_owned() }
-}
-
-fn json(value: &Value) -> String {
-    match value {
-        Value::Integer(number) => number.to_string(),
-        Value::Float(number) if number.is_finite() => number.to_string(),
-        Value::Boolean(value) => value.to_string(),
-        Value::String(text) => quoted(text),
-        Value::Array(values) => {
-            format!("[{}]", values.iter().map(json).collect::<Vec<_>>().join(","))
-        }
-        Value::Table(table) => {
-            let mut out = Object::new();
-            for (key, value) in table {
-                out.raw(key, &json(value));
-            }
-            out.end()
-        }
-        other => quoted(&other.to_string()),
-    }
-}
-
-pub(crate) fn quoted(text: &str) -> String {
-    let mut out = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            c if c < ' ' => {
-                let _ = write!(out, "\\u{:04x}", c as u32);
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
-}
-
-/// One line per run, with a heading. The columns of swept values are those of the first run.
-pub fn csv(reports: &[Report]) -> String {
-    let Some(first) = reports.first() else { return String::new() };
-    let point = first.point.iter().map(|(path, _)| path.as_str());
-    let numbers = first.numbers();
-    let names = numbers.iter().map(|(name, ..)| *name);
-    let quarters = ["success_q1", "success_q2", "success_q3", "success_q4"];
-    let heading = ["plan", "policy"].into_iter().chain(point).chain(["seed", "requests"]);
-    let mut out = line(heading.chain(names).chain(quarters).map(str::to_owned));
-    for report in reports {
-        let words = [report.plan.clone(), report.policy.clone()].into_iter();
-        let point = report.point.iter().map(|(_, value)| json(value).trim_matches('"').to_owned());
-        let counts = [report.seed.to_string(), report.requests.to_string()];
-        let numbers = report.numbers().map(|(_, value, digits)| format!("{value:.digits$}"));
-        let quarters = report.success_by_quarter.map(|part| format!("{part:.5}"));
-        out += &line(words.chain(point).chain(counts).chain(numbers).chain(quarters));
-    }
-    out
-}
-
-/// One line per step of every run that has a series.
-pub fn series_csv(reports: &[Report]) -> String {
-    let Some(first) = reports.first() else { return String::new() };
-    let point = first.point.iter().map(|(path, _)| path.as_str());
-    let values = ["seed", "t_ms", "offered_rps", "goodput_rps", "p99_us"];
-    let mut out = line(["policy"].into_iter().chain(point).chain(values).map(str::to_owned));
-    for report in reports {
-        for row in report.series.iter().flatten() {
-            let point =
-                report.point.iter().map(|(_, value)| json(value).trim_matches('"').to_owned());
-            let values = row_numbers(row).map(|(_, text)| text);
-            let seed = [report.seed.to_string()];
-            let words = [report.policy.clone()].into_iter().chain(point).chain(seed);
-            out += &line(words.chain(values));
-        }
-    }
-    out
-}
-
-/// A line of comma-separated values.
-fn line(cells: impl Iterator<Item = String>) -> String {
-    let quote = |cell: String| {
-        let plain = !cell.contains([',', '"', '\n']);
-        if plain { cell } else { format!("\"{}\"", cell.replace('"', "\"\"")) }
-    };
-    cells.map(quote).collect::<Vec<_>>().join(",") + "\n"
-}
-
-/// A table for people.
-pub fn table(reports: &[Report]) -> String {
-    let mut rows = vec![
-        [
-            "policy",
-            "point",
-            "offered/s",
-            "goodput/s",
-            "of cap",
-            "p50 µs",
-            "p99 µs",
-            "p99.9 µs",
-            "dropped",
-            "rejected",
-            "success by quarter",
-            "jain",
-            "util",
-        ]
-        .map(str::to_owned)
-        .to_vec(),
-    ];
-    for report in reports {
-        let point = report.point.iter().map(|(path, value)| {
-            let name = path.rsplit('.').next().unwrap_or(path);
-            format!("{name}={}", json(value).trim_matches('"'))
-        });
-        let quarters = report.success_by_quarter.map(|part| format!("{:.1}", part * 100.0));
-        rows.push(vec![
-            report.policy.clone(),
-            point.collect::<Vec<_>>().join(" "),
-            format!("{:.0}", report.offered_rps),
-            format!("{:.0}", report.goodput_rps),
-            format!("{:.1}%", 100.0 * ratio(report.goodput_rps, report.capacity_rps)),
-            format!("{:.1}", report.p50_us),
-            format!("{:.1}", report.p99_us),
-            format!("{:.1}", report.p999_us),
-            format!("{:.2}%", report.drop_rate * 100.0),
-            format!("{:.2}%", report.local_reject_rate * 100.0),
-            quarters.join(" "),
-            format!("{:.3}", report.jain_callers),
-            format!("{:.3}", report.utilization),
-        ]);
-    }
-    let width = |n: usize| rows.iter().map(|row| row[n].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
-    let mut out = String::new();
-    for row in &rows {
-        for (n, (cell, width)) in row.iter().zip(&widths).enumerate() {
-            // The first two are words, the others numbers.
-            let _ = match n {
-                0 | 1 => write!(out, "{cell:<width$}  "),
-                _ => write!(out, "{cell:>width$}  "),
-            };
-        }
-        out.truncate(out.trim_end().len());
-        out.push('\n');
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn json_knows_no_infinity() {
-        let mut out = Object::new();
-        out.number("finite", 1.25, 1);
-        out.numbers("others", &[f64::INFINITY, f64::NAN], 1);
-        assert_eq!(out.end(), "{\"finite\":1.2,\"others\":[null,null]}");
-    }
 }
