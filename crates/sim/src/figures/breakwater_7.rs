@@ -21,11 +21,14 @@ const SHIFT: Source = Source {
     name: "breakwater-shift",
     text: include_str!("../../../../plans/breakwater-shift.toml"),
 };
-const POLICIES: [&str; 4] = ["tide", "breakwater", DAGOR, "seda"];
+/// The paper's and ours, and those that control at one end only or not at all. `ideal` would be the demand, or the
+/// capacity where that is less.
+const POLICIES: [&str; 7] = ["tide", "breakwater", DAGOR, "seda", "codel", "window", "open"];
 const SLO_US: f64 = 200.0;
 
 fn make(lab: &Lab<'_>) -> Outcome {
-    let tuned = testbed::tuned(lab, 1000, &[]);
+    let alone = |policy| testbed::tuned_alone(lab, policy, 1000);
+    let tuned = testbed::tuned(lab, 1000, &[]).and(alone("codel")).and(alone("window"));
     let (step_ms, bucket_ms) = if lab.quick { (200, 4) } else { (2000, 20) };
     let mut sets = vec![
         format!("policy={POLICIES:?}"),
@@ -69,6 +72,12 @@ impl Phases {
         let buckets = buckets(&self.rows(runs, policy, 2));
         let low = buckets.iter().rposition(|bucket| bucket.good_rps() < 0.88 * self.capacity);
         low.map_or(0.0, |place| (place + 1) as f64 * BUCKET_MS)
+    }
+
+    /// Mean goodput during the spike, of capacity.
+    fn spike(&self, runs: &Runs, policy: &str) -> f64 {
+        let rows = self.rows(runs, policy, 2);
+        rows.iter().map(|row| good_rps(row)).sum::<f64>() / rows.len() as f64 / self.capacity
     }
 
     /// Worst 99th percentile of a bucket during the spike, in SLOs.
@@ -124,6 +133,8 @@ fn claims(runs: &Runs, phases: &Phases) -> Vec<Claim> {
     let settles = |policy| phases.settles(runs, policy);
     let over = |policy| phases.overshoot(runs, policy);
     let dip = |policy| phases.dip(runs, policy);
+    let spike = |policy| phases.spike(runs, policy);
+    let blind = spike("window").max(spike("open"));
     let (millis, times, share) = (Unit::Millis, Unit::Times, Unit::Percent);
     vec![
         Claim::at_most(
@@ -136,6 +147,9 @@ fn claims(runs: &Runs, phases: &Phases) -> Vec<Claim> {
         Claim::at_most("tide: the same", millis, settles("tide"), 20.0),
         Claim::at_least("dagor: the same", millis, settles(DAGOR), 40.0).paper("500 ms"),
         Claim::at_least("seda: the same", millis, settles("seda"), 100.0).paper("1,600 ms"),
+        Claim::at_least("tide: goodput in the spike, of capacity", share, spike("tide"), 0.97),
+        Claim::at_most("codel: the same", share, spike("codel"), 0.97),
+        Claim::at_most("window, no control, more of both: the same", share, blind, 0.05),
         Claim::at_most(
             "breakwater: worst p99 in the spike, of the SLO",
             times,
