@@ -1,0 +1,112 @@
+//! What can be asked of a gate.
+
+use super::{Gate, GateConfig, State};
+use crate::admission::Admission;
+use crate::event::Events;
+use crate::feedback::GateId;
+use crate::limit::Limits;
+use crate::objective::{Because, Learner};
+use crate::request::{Request, RequestId};
+use crate::signal::{Backlog, DelaySignal};
+use crate::time::{Instant, Span};
+
+impl Gate {
+    /// Who this gate is.
+    pub fn id(&self) -> GateId {
+        self.id
+    }
+
+    /// The facts of a request that has not ended.
+    pub fn request(&self, id: RequestId) -> Option<&Request> {
+        self.entries.get(id).map(|entry| &entry.request)
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> &GateConfig {
+        &self.config
+    }
+
+    /// Requests that execute.
+    pub fn running(&self) -> u32 {
+        self.running
+    }
+
+    /// Requests that wait for a slot, or for their turn at the limiter.
+    pub fn waiting(&self) -> usize {
+        self.backlog.waiting() + self.control.as_ref().map_or(0, |control| control.limiter.len())
+    }
+
+    /// Slots there are.
+    pub fn slots(&self) -> u32 {
+        self.limit
+    }
+
+    /// The delay at `now`.
+    pub fn delay(&self, now: Instant) -> Span {
+        self.backlog.delay(now.max(self.now), DelaySignal::Drain)
+    }
+
+    /// How full the gate is: what runs and waits, by slots. 1 is full, more is a queue.
+    pub fn busy(&self) -> f64 {
+        (f64::from(self.running) + self.backlog.waiting() as f64) / f64::from(self.limit)
+    }
+
+    /// How full the machine is, as the driver last told; 0 if it never did.
+    pub fn utilization(&self) -> f64 {
+        self.utilization
+    }
+
+    /// The latency objective in force, and why it is that. None if the policy has no objective.
+    pub fn objective(&self) -> Option<(Span, Because)> {
+        let objective = self.admission.objective()?;
+        Some(match &self.objective {
+            Some(learner) => (objective, learner.current().1),
+            None => (objective, Because::Given),
+        })
+    }
+
+    /// What waits, and how fast it drains.
+    pub fn backlog(&self) -> &Backlog {
+        &self.backlog
+    }
+
+    /// The policy in force.
+    pub fn admission(&self) -> &dyn Admission {
+        &*self.admission
+    }
+
+    /// The limits, if there are any.
+    pub fn limits(&self) -> Option<&Limits> {
+        self.limits.as_deref()
+    }
+
+    /// Events, for whoever calls [`Events::keep`] first.
+    pub fn events(&mut self) -> &mut Events {
+        &mut self.events
+    }
+
+    /// Panics if the state contradicts itself.
+    pub fn invariants(&self) {
+        let count = |state| self.entries.iter().filter(|(_, entry)| entry.state == state).count();
+        assert_eq!(
+            count(State::Waiting),
+            self.schedule.len(),
+            "everything that waits is scheduled"
+        );
+        assert_eq!(
+            count(State::Waiting),
+            self.backlog.waiting(),
+            "everything that waits is counted"
+        );
+        assert_eq!(count(State::Running), self.running as usize, "running counts slots in use");
+        if let Some(control) = &self.control {
+            assert_eq!(count(State::Limited), control.limiter.len(), "turns are counted");
+            control.limiter.invariants();
+        }
+        self.backlog.invariants();
+        self.admission.invariants();
+        self.limits.iter().for_each(|limits| limits.invariants());
+        self.slots.invariants();
+        self.objective.iter().for_each(Learner::invariants);
+    }
+}
