@@ -19,15 +19,7 @@ pub(super) struct Round {
     delays: u64,
     periods: u64,
     /// Since when nothing waits, looked at once per control period.
-    lull: Option<Lull>,
-}
-
-/// A time in which nothing waits.
-#[derive(Clone, Copy, Debug)]
-struct Lull {
-    since: Instant,
-    /// Cost that had finished by then.
-    served: u64,
+    lull: Option<Instant>,
 }
 
 /// Requests offered before the cursors are set again, so that a round is more than noise…
@@ -46,8 +38,7 @@ impl Round {
 
     /// At the end of a control period: whether nothing waits.
     pub(super) fn look(&mut self, now: Instant, empty: bool) {
-        let begins = Lull { since: now, served: self.served };
-        self.lull = empty.then(|| self.lull.unwrap_or(begins));
+        self.lull = empty.then(|| self.lull.unwrap_or(now));
     }
 
     /// The delay was this at the end of so many control periods.
@@ -60,18 +51,13 @@ impl Round {
     pub(super) fn ends(&self, derived: &Derived, enough: bool, cuts: bool) -> Instant {
         let lasts = if enough { derived.round } else { derived.round.scale(PATIENCE) };
         let ends = self.began + lasts;
-        let lull = self.lull.filter(|_| cuts).map(|lull| lull.since + derived.period.scale(LULL));
+        let lull = self.lull.filter(|_| cuts).map(|since| since + derived.period.scale(LULL));
         lull.map_or(ends, |lull| lull.min(ends))
     }
 
-    /// For how long it is judged when it ends at `due`, the cost that finished in that time, and the mean delay in
-    /// nanoseconds. If a lull has ended it, the lull alone is judged.
-    pub(super) fn judged(&self, due: Instant, derived: &Derived) -> (Span, u64, f64) {
-        let elapsed = due.since(self.began);
-        match self.lull.filter(|_| elapsed < derived.round) {
-            Some(lull) => (due.since(lull.since), self.served - lull.served, 0.0),
-            None => (elapsed, self.served, self.delays as f64 / self.periods.max(1) as f64),
-        }
+    /// Mean delay in nanoseconds, of the lull alone if that has ended it.
+    pub(super) fn mean_delay(&self, elapsed: Span, derived: &Derived) -> f64 {
+        if elapsed < derived.round { 0.0 } else { self.delays as f64 / self.periods.max(1) as f64 }
     }
 }
 
@@ -89,14 +75,11 @@ mod tests {
         let ends = |round: &Round, cuts| round.ends(&derived, true, cuts);
         for (micros, empty) in [(10, true), (20, false), (30, true), (40, true)] {
             round.look(at(micros), empty);
-            round.served = 500;
             round.add(Span::from_micros(80), 1);
         }
         assert_eq!((ends(&round, false), ends(&round, true)), (at(500), at(230)));
-        round.served = 700;
-        let judged = |micros| round.judged(at(micros), &derived);
-        assert_eq!(judged(230), (Span::from_micros(200), 200, 0.0), "by the lull alone");
-        assert_eq!(judged(500), (Span::from_micros(500), 700, 80_000.0));
+        let judged = |micros| round.mean_delay(Span::from_micros(micros), &derived);
+        assert_eq!((judged(230), judged(500)), (0.0, 80_000.0));
         assert_eq!(round.ends(&derived, false, false), at(8_000), "too little was offered");
         round.look(at(50), false);
         assert_eq!(ends(&round, true), at(500));
