@@ -102,7 +102,7 @@ fn slower(lab: &Lab<'_>, outcome: &mut Outcome) -> Panel {
         for load in loads {
             let what = format!("{time}, half as fast, {load}×");
             let sets =
-                fault("kind=\"slow\",factor=2.0", time, *load, if lab.quick { 3 } else { 20 });
+                fault("kind=\"slow\",factor=2.0", time, *load, if lab.quick { 3 } else { 10 });
             let sets =
                 [sets, vec![format!("load=[{load:?}]"), format!("service.time={time}")]].concat();
             let bucket = Span::from_nanos((5.0 * slo * 1e3) as u64);
@@ -151,7 +151,7 @@ fn storm(lab: &Lab<'_>, outcome: &mut Outcome) -> Panel {
     for callers in callers {
         let what = format!("1us, ten times from 10 to 100 SLOs, {callers} callers");
         let sets = [
-            format!("seeds={}", if lab.quick { 1 } else { 5 }),
+            "seeds=1".to_owned(),
             format!("callers={callers}"),
             "service.time=1us".to_owned(),
             format!("slo={slo}us"),
