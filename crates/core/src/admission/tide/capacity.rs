@@ -120,6 +120,12 @@ mod tests {
         let mut capacity = Capacity(4.0);
         let spare = capacity.measure(&seen(3_900, 0.0, false));
         assert!(capacity.rate() > 7.0, "{capacity:?}");
-        assert!((9_700.0..9_800.0).contains(&spare), "2.5 ns of work per ns of delay: {spare}");
+        assert_eq!(spare, 1e3 * capacity.rate(), "all of its time, at most");
+        let mut calmer = Capacity(4.0);
+        let spare = calmer.measure(&seen(3_900, 5.0, false));
+        assert!(
+            (1_900.0..2_000.0).contains(&spare),
+            "a request takes half as long as it waits: {spare}"
+        );
     }
 }
