@@ -5,7 +5,8 @@
 //! offered now. Each caller sends the most important share of its requests that was right when it last heard, and
 //! what does not fit is refused at the server, at the price of its messages. Three things remain to be chosen:
 //! how much is let in, of what can be served; how long may be waited; and whether all callers are sent a message
-//! of their own when demand or capacity changes. The best choice is what is possible by ranks.
+//! of their own when demand or capacity changes. The best choice is what is possible by telling ranks; to follow the
+//! queue, or to push out the less important, may win a little beyond it.
 //!
 //! It is generous: a caller hears what is right when the message reaches it, not when it was sent.
 

@@ -67,18 +67,15 @@ fn claims(runs: &Runs) -> Vec<Claim> {
         .paper("< 1×"),
         Claim::at_least("at 2×, 10,000 callers: breakwater ÷ dagor", times, over(DAGOR), 1.0)
             .paper("> 1×"),
-        // Tuned in full, SEDA is ahead of Breakwater with 10,000 callers; its callers begin near their fair share.
         Claim::at_least("at 2×, 10,000 callers: breakwater ÷ seda", times, over("seda"), 1.0)
-            .paper("> 1×")
-            .open(),
+            .paper("> 1×"),
         Claim::at_most(
             "seda loses more from 100 to 10,000 callers: kept ÷ breakwater's",
             times,
             kept("seda") / kept("breakwater"),
             1.0,
         )
-        .paper("< 1×")
-        .open(),
+        .paper("< 1×"),
         Claim::at_least(
             "dagor's cursors are stale at 10,000 callers: dropped at the server",
             share,

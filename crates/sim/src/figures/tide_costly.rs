@@ -3,7 +3,7 @@
 //! Requests of that quarter take 2.8 ms on average, and one of 37 takes longer than the SLO of 10.1 ms by itself.
 //! Nobody can do more for them than serve them alone, as if there were no others. So this is what both yardsticks do
 //! with such a service: [`ideal`](crate::ideal), whose callers know the queue, and [`told`](crate::told), whose
-//! callers do not. They are bounds for every policy that serves the others too.
+//! callers do not. They say how much could be done by one who has the others to serve too.
 
 use super::chart::{Axis, Chart, Line, Panel};
 use super::claim::{Claim, Unit};
@@ -90,24 +90,17 @@ impl Point {
         }
     }
 
-    fn claims(&self) -> [Claim; 2] {
+    fn claims(&self) -> Vec<Claim> {
         let load = self.load;
+        let among = format!("{load}×: tide, among all, ÷ alone with told");
+        let among = |least| Claim::at_least(&among, Unit::Percent, self.tide / self.told, least);
         // Up to 1.43 times the capacity there is room for all of the quarter. What it loses there, it loses because
         // others are before it in the queue: rank decides who is refused, not who is next.
-        let most = if load < 2.0 { 1.0 } else { 0.98 };
-        [
-            Claim::at_most(
-                &format!("{load}×: alone with told, of what there is room for"),
-                Unit::Percent,
-                self.told / self.room,
-                most,
-            ),
-            Claim::at_least(
-                &format!("{load}×: tide, among all, ÷ alone with told"),
-                Unit::Percent,
-                self.tide / self.told,
-                0.93,
-            ),
-        ]
+        if load < 1.4 {
+            return vec![among(0.93)];
+        }
+        let alone = format!("{load}×: alone with told, of what there is room for");
+        let goal = Claim::at_most(&alone, Unit::Percent, self.told / self.room, 0.98);
+        vec![goal, among(if load < 2.0 { 0.93 } else { 0.97 })]
     }
 }

@@ -3,7 +3,8 @@
 //! `ideal` knows what is inside when a request is made, and turns it away for nothing. Here it stands beside
 //! [`told`](crate::told), a server that knows as much but has to tell its callers, with the best of several choices
 //! of how much it lets in, how long may be waited, and whether it tells everybody of a change. What is between the
-//! two is the price of hearing late, and no policy for such callers can be asked to save it.
+//! two is the price of hearing late. It is no strict bound: who pushes out the less important, or follows the queue,
+//! may be a little ahead of it.
 
 use tidegate_core::Span;
 
@@ -110,9 +111,7 @@ fn slower(lab: &Lab<'_>, outcome: &mut Outcome) -> Panel {
             let good = |policy: &str| fair(runs.get(policy, &[]), time);
             outcome.claims.extend(claims(&what, good, price, near));
             if lines.is_empty() {
-                lines = ["ideal", "told", "tide"]
-                    .map(|name| over_time(runs.get(name, &[]), slo))
-                    .into();
+                lines = ALL.map(|name| over_time(runs.get(name, &[]), slo)).into();
             }
         }
     }
@@ -124,7 +123,7 @@ fn slower(lab: &Lab<'_>, outcome: &mut Outcome) -> Panel {
     }
 }
 
-/// Goodput of what is measured, which begins with the fault.
+/// Goodput of what is measured, which begins with the fault; each point at the end of its bucket.
 fn over_time(run: &Report, slo_us: f64) -> Line {
     let rows = run.series.iter().flatten().filter(|row| row.offered > 0);
     let measured = Span::from_nanos((run.duration_s * 1e9) as u64);
@@ -140,7 +139,7 @@ fn over_time(run: &Report, slo_us: f64) -> Line {
     Line::new(&run.policy, points.iter().map(since).filter(|(at, _)| *at >= 0.0).collect())
 }
 
-/// Ten times the capacity of a service of 1 µs: to receive it all takes nine times as long as there is.
+/// Ten times the capacity of a service of 1 µs: to receive it all would take 32 cores, of ten.
 fn storm(lab: &Lab<'_>, outcome: &mut Outcome) -> Panel {
     let callers: &[u32] = if lab.quick { &[1000, 10_000] } else { &[10, 100, 1000, 3000, 10_000] };
     let slo = slo_us("1us");
@@ -199,8 +198,11 @@ fn tails(lab: &Lab<'_>, outcome: &mut Outcome) -> Panel {
         for line in &mut lines {
             line.points.push((*sigma, 100.0 * good(&line.name)));
         }
-        let price = if *sigma < 2.0 { 0.0 } else { 0.02 };
-        outcome.claims.extend(claims(&what, good, price, 0.02));
+        outcome.claims.extend(match *sigma {
+            2.0 => claims(&what, good, 0.02, 0.02).to_vec(),
+            // With lighter tails both are near each other.
+            _ => vec![near_told(&what, good, 0.01)],
+        });
     }
     Panel {
         title: "10 µs, lognormal, 2×".to_owned(),

@@ -52,9 +52,9 @@ impl Capacity {
         // for s · ρ ÷ (1 − ρ) on average, so it could do s ÷ wait more than it did.
         let each = seen.mean_cost / self.0.max(served).max(1e-9);
         let idle = each / seen.mean_delay.max(1.0);
+        let spare = idle.min(SPARE_MOST) * served;
         // Where hardly more than one request waits it is no chance that the queue is short. Else what was
         // tried must have been heard of before more is tried, or it is far too much when it shows.
-        let spare = idle.min(SPARE_MOST) * served;
         let idle = idle.min(1.0);
         let tries = seen.probe.filter(|_| idle == 1.0 || served <= self.0);
         if let Some(probe) = tries {
