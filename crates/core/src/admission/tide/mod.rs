@@ -80,6 +80,8 @@ pub struct Tide {
     epoch_ends: Instant,
     /// Mean time between two messages of one caller: how old what a caller knows is.
     between: Span,
+    /// Mean time between two of our messages to one caller.
+    hears: Span,
     /// How long our word holds: it should outlast a few of a caller's messages.
     holds: Span,
     /// How long requests may wait.
@@ -128,6 +130,7 @@ impl Tide {
             capacity: Capacity::default(),
             epoch_ends: now,
             between: Span::ZERO,
+            hears: Span::ZERO,
             holds: derived.round,
             waits: Waits::new(derived.drop),
         }
@@ -232,6 +235,7 @@ impl Tide {
         let spare = self.capacity.measure(&capacity::Seen {
             elapsed,
             served: round.served,
+            in_use: round.held as f64 / elapsed.as_nanos().max(1) as f64,
             mean_cost: self.offered.mean_cost(),
             mean_delay,
             pressed: pressure >= self.config.engage,
@@ -265,7 +269,7 @@ impl Tide {
 
     /// Cuts what is offered at what the service can do, and at `reach` more and less.
     fn cut(&mut self, reach: f64) {
-        let aim = self.capacity.rate() * (1.0 + self.surplus(reach));
+        let aim = self.capacity.rate() * (1.0 + self.surplus());
         // What cannot be cut is left to credits: with all demand on one rank this is Breakwater.
         let free = |aim: f64, lump| self.offered.cut(aim * self.config.free, lump);
         let cursors = |aim: f64, last: Cursor| match last {
@@ -296,7 +300,7 @@ impl Tide {
 
     /// By which share what callers are told follows the queue.
     fn reach(&self) -> f64 {
-        Sway::reach(self.waits.longest(), self.between)
+        Sway::reach(self.waits.longest(), self.hears)
     }
 
     /// Mean requests that can be served per nanosecond.
@@ -306,12 +310,12 @@ impl Tide {
 
     /// How much more than the capacity is let in: the less, the better callers follow the queue, unless
     /// a refusal costs next to nothing.
-    fn surplus(&self, reach: f64) -> f64 {
+    fn surplus(&self) -> f64 {
         let room = self.pace() * self.waits.longest().as_nanos() as f64;
         // Those who are refused are the least important that are let in.
         let price = self.waits.price() / self.offered.relative_cost(self.last());
         let (costs, arrivals) = (self.offered.variability(), self.bursts.dispersion());
-        let followed = Sway::strength(reach) * (price / CHEAP).min(1.0);
+        let followed = Sway::followed(self.waits.longest(), self.hears) * (price / CHEAP).min(1.0);
         surplus(room, costs, arrivals, price) * (1.0 - followed)
     }
 
@@ -320,6 +324,7 @@ impl Tide {
         // A caller is heard of every `callers ÷ arrivals`.
         let callers = self.windows.speakers() as f64;
         self.between = due.since(round.began).scale(callers / f64::from(round.arrived.max(1)));
+        self.hears = due.since(round.began).scale(callers / f64::from(round.told.max(1)));
         self.holds = self.between.scale(self.config.holds).max(self.derived.round);
         if self.epoch_ends <= due {
             self.windows.start_epoch();
@@ -401,6 +406,7 @@ impl Admission for Tide {
         // Work was done, whatever came of it: a service that answers with errors can do as much as before.
         if let Some(round) = &mut self.round {
             round.served = round.served.saturating_add(cost.0);
+            round.held = round.held.saturating_add(request.attained.as_nanos());
         }
         // Who gave up has not told what a request costs, and who failed not how long it takes.
         if outcome != Outcome::Cancel {
@@ -467,6 +473,9 @@ impl Admission for Tide {
             overcommit: true,
             turn: None,
         };
+        if let Some(round) = &mut self.round {
+            round.told += 1;
+        }
         let delay = backlog.delay(cx.now, DelaySignal::Drain);
         let Cursors { free, last } = self.sway.told(delay, self.waits.longest());
         out.window = self.windows.assign(cx.now, caller, &share, last);

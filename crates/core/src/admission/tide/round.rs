@@ -13,8 +13,12 @@ pub(super) struct Round {
     pub(super) began: Instant,
     /// Requests that arrived.
     pub(super) arrived: u32,
+    /// Messages to callers.
+    pub(super) told: u32,
     /// Cost that finished.
     pub(super) served: u64,
+    /// Time for which slots were held by what finished, in nanoseconds.
+    pub(super) held: u64,
     /// Sum of the delay over control periods, in nanoseconds, and how many there were.
     delays: u64,
     periods: u64,
@@ -33,7 +37,16 @@ const LULL: f64 = 20.0;
 
 impl Round {
     pub(super) const fn starting(now: Instant) -> Self {
-        Self { began: now, arrived: 0, served: 0, delays: 0, periods: 0, lull: None }
+        Self {
+            began: now,
+            arrived: 0,
+            told: 0,
+            served: 0,
+            held: 0,
+            delays: 0,
+            periods: 0,
+            lull: None,
+        }
     }
 
     /// At the end of a control period: whether nothing waits.
