@@ -43,7 +43,7 @@ pub(super) struct Sway {
 const REST: f64 = 0.38;
 /// How far callers are told to move the queue before they hear again, in its way back to rest: beyond it, as most
 /// of them hear later than that. By simulation: with a quarter of it a thousand callers of the testbed are refused half as
-/// often again; with twice as much a little less often, but a step to ten times the capacity is followed worse.
+/// often again; with half as much again a little less often, but a step to ten times the capacity is followed worse.
 const PULL: f64 = 2.0;
 /// The same from which on they are taken to follow the queue, at [`MOST`].
 const FOLLOWS: f64 = 0.5;
