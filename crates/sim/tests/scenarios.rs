@@ -416,3 +416,28 @@ fn gates_are_told_the_utilization() {
     let quarters = busy.success_by_quarter;
     assert!(quarters[0] > quarters[3] + 0.2, "{quarters:?}");
 }
+
+/// Where all requests have one rank, credits decide how many come. That fewer come then is no sign that fewer are
+/// wanted: who takes it for one lets everybody in, refuses a third of them, and takes the credits away again.
+#[test]
+fn callers_that_wait_for_credits_have_not_gone_away() {
+    let text = include_str!("../../../plans/ranks-and-costs.toml");
+    let sets = ["requests=100000", "warmup_requests=60000", "load=2.0", "policy=[\"tide\"]"];
+    let one = ["workload.ranks=[\"one\"]", "workload.cost=[\"independent\"]"];
+    for target in ["0.31", "0.4"] {
+        let target = format!("policies.tide.gate.admission.target={target}");
+        let report = run(text, &[&sets[..], &one, &[&target]].concat());
+        let goodput = report.goodput_rps / report.capacity_rps;
+        assert!(goodput > 0.98 && report.drop_rate < 0.02, "{target}: {goodput}");
+    }
+}
+
+/// Credits are steered for a delay at which nobody is refused yet, also where costs differ so much that few may wait.
+#[test]
+fn credits_run_out_before_requests_are_refused() {
+    let text = include_str!("../../../plans/ranks-and-costs.toml");
+    let sets = ["requests=100000", "warmup_requests=60000", "load=4.0", "policy=[\"tide\"]"];
+    let one = ["workload.ranks=[\"one\"]", "workload.cost=[\"falling\"]"];
+    let report = run(text, &[&sets[..], &one].concat());
+    assert!(report.drop_rate < 0.1, "{}", report.drop_rate);
+}

@@ -37,6 +37,16 @@ impl Pool {
         self.total
     }
 
+    /// The delay that is steered for.
+    pub(crate) fn target(&self) -> Span {
+        self.config.target
+    }
+
+    /// From now on, another one.
+    pub(crate) fn steer_for(&mut self, target: Span) {
+        self.config.target = target;
+    }
+
     /// Back to the start, as when the last caller has left.
     pub(crate) fn reset(&mut self) {
         (self.total, self.carry) = (self.config.floor, 0.0);
