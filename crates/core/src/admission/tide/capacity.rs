@@ -77,7 +77,7 @@ impl Capacity {
         let tries = seen.probe.filter(|_| idle == 1.0 || served <= self.rate);
         if let Some(probe) = tries {
             let weight = (GAIN * seen.heard).max(idle.powi(4));
-            let room = if chance { (self.full / seen.in_use - 1.0).max(0.0) } else { 1.0 };
+            let room = (self.full / seen.in_use.max(1e-9) - 1.0).max(0.0);
             let more = weight * (served * (1.0 + idle.min(room)) - self.rate);
             self.rate += more.max(probe * seen.heard * self.rate);
         }

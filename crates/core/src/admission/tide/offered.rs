@@ -1,9 +1,9 @@
 //! What is offered, by rank and in cost: arrivals, and what callers shed themselves.
 //!
 //! Kept on the coarse grid of [`levels`](crate::levels). A request counts with the mean cost of its
-//! level, learned from what finished there, so a few expensive important requests weigh what they
-//! weigh.
+//! level, so a few expensive important requests weigh what they weigh.
 
+use super::costs::Costs;
 use crate::context::Sheds;
 use crate::levels::{LEVEL_RANKS, LEVELS, level_of};
 use crate::meter::Cost;
@@ -27,9 +27,7 @@ pub(super) struct Offered {
     pace: f32,
     /// When less was last seen to be offered all at once.
     ebbed: Instant,
-    /// Mean cost over all levels, and mean of its square; zero while unknown.
-    mean_cost: f32,
-    mean_square: f32,
+    costs: Costs,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,8 +37,6 @@ struct Level {
     shed: f32,
     /// Smoothed requests per nanosecond.
     rate: f32,
-    /// Mean cost of a request, zero while unknown.
-    cost: f32,
     /// Mean and variance of where in the level requests are, in ranks.
     place: f32,
     spread: f32,
@@ -55,11 +51,8 @@ const SHIFT: f32 = 4.0;
 const EBB: f32 = 0.3;
 /// By how much at most the sheds that were told are scaled up or down to those of all callers.
 const MOST_SCALE: f32 = 8.0;
-/// Weight of a new sample in the mean cost of its level. The error of a cut is that of 32 levels or
-/// so; with exponential costs it is 0.8 % of the sum, with a weight of 1/32 it would be 2 %.
-const COST_GAIN: f32 = 1.0 / 256.0;
 /// Levels on either side of a cursor whose costs are those of the requests around it: a level's own is
-/// known to a tenth.
+/// known to a few percent.
 const NEAR: usize = 8;
 /// Weight of a new sample in the place and spread of its level.
 const PLACE_GAIN: f32 = 1.0 / 32.0;
@@ -78,8 +71,7 @@ impl Offered {
             variance: 0.0,
             pace: 0.0,
             ebbed: Instant::ZERO,
-            mean_cost: 0.0,
-            mean_square: 0.0,
+            costs: Costs::new(),
         }
     }
 
@@ -114,15 +106,7 @@ impl Offered {
 
     /// A request of `rank` took `cost`.
     pub(super) fn settle(&mut self, rank: Rank, cost: Cost) {
-        let cost = cost.0 as f32;
-        let means = [
-            (&mut self.levels[level_of(rank)].cost, cost),
-            (&mut self.mean_cost, cost),
-            (&mut self.mean_square, cost * cost),
-        ];
-        for (mean, sample) in means {
-            *mean = if *mean == 0.0 { sample } else { *mean + COST_GAIN * (sample - *mean) };
-        }
+        self.costs.settle(level_of(rank), cost);
     }
 
     /// Requests counted since the last round was closed.
@@ -132,23 +116,21 @@ impl Offered {
 
     /// Mean cost of a request, over all ranks.
     pub(super) fn mean_cost(&self) -> f64 {
-        f64::from(self.mean_cost.max(1.0))
+        f64::from(self.costs.mean())
     }
 
-    /// How much costs differ: their variance in squares of their mean. 0 if all are the same, 1 if
-    /// they are exponential.
+    /// How much costs differ: their variance in squares of their mean.
     pub(super) fn variability(&self) -> f64 {
-        let mean = self.mean_cost();
-        (f64::from(self.mean_square) / (mean * mean) - 1.0).max(0.0)
+        self.costs.variability()
     }
 
     /// Mean cost of the ranks around the end of `cursor`, in mean costs of all; 1 where nothing is known.
     pub(super) fn relative_cost(&self, cursor: Cursor) -> f64 {
         let end = (cursor.ranks() / LEVEL_RANKS) as usize;
         let near = end.saturating_sub(NEAR)..(end + NEAR).min(LEVELS);
-        let costs = near.map(|level| self.levels[level].cost).filter(|cost| *cost > 0.0);
+        let costs = near.filter_map(|level| self.costs.known(level));
         let (count, sum) = costs.fold((0.0, 0.0), |(count, sum), cost| (count + 1.0, sum + cost));
-        if count > 0.0 { f64::from(sum / count / self.mean_cost.max(1.0)) } else { 1.0 }
+        if count > 0.0 { f64::from(sum / count / self.costs.mean()) } else { 1.0 }
     }
 
     /// Whether nothing has been offered for so long that it has faded.
@@ -159,8 +141,7 @@ impl Offered {
     /// Offered cost per nanosecond, over all ranks.
     #[cfg(test)]
     pub(super) fn total(&self) -> f64 {
-        let cost = |level: &Level| f64::from(level.rate * level.cost_or(self.mean_cost));
-        self.levels.iter().map(cost).sum()
+        (0..LEVELS).map(|level| self.cost_of(level)).sum()
     }
 
     /// Ends a round that lasted for `elapsed` until `now`; `calm` is its weight if it was like those before it.
@@ -261,7 +242,7 @@ impl Offered {
         let mut offered = 0.0;
         for level in self.seen() {
             let at = &self.levels[level];
-            let here = f64::from(at.rate * at.cost_or(self.mean_cost));
+            let here = self.cost_of(level);
             if offered + here > rate {
                 let part = match lump {
                     _ if at.spread >= SPREAD => (rate - offered) / here,
@@ -274,6 +255,11 @@ impl Offered {
             offered += here;
         }
         Cursor::OPEN
+    }
+
+    /// Offered cost per nanosecond of a level.
+    fn cost_of(&self, level: usize) -> f64 {
+        f64::from(self.levels[level].rate * self.costs.of(level))
     }
 }
 
@@ -291,10 +277,6 @@ impl Level {
         let distance = (rank.key() % LEVEL_RANKS) as f32 - self.place;
         self.place += PLACE_GAIN * distance;
         self.spread += PLACE_GAIN * (distance * distance - self.spread);
-    }
-
-    fn cost_or(&self, mean: f32) -> f32 {
-        if self.cost > 0.0 { self.cost } else { mean.max(1.0) }
     }
 }
 
