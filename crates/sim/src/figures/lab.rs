@@ -57,13 +57,33 @@ impl<'a> Lab<'a> {
 
     /// The same with a series in steps of this length.
     pub fn run_series(&self, source: Source, sets: &[String], step: Option<Span>) -> Runs {
-        let plan = Plan::parse(source.name, source.text, sets, Path::new(""));
-        let mut plan = plan.unwrap_or_else(|error| panic!("plans/{}.toml: {error}", source.name));
-        plan.seed = self.seed;
-        for point in &mut plan.points {
+        let [runs] = self.run_each(source, sets, &[Vec::new()], step).try_into().expect("one");
+        runs
+    }
+
+    /// The same for each of several choices, all at once.
+    pub fn run_each(
+        &self,
+        source: Source,
+        sets: &[String],
+        choices: &[Vec<String>],
+        step: Option<Span>,
+    ) -> Vec<Runs> {
+        let parse = |choice: &Vec<String>| {
+            let sets = [sets, choice].concat();
+            let plan = Plan::parse(source.name, source.text, &sets, Path::new(""));
+            plan.unwrap_or_else(|error| panic!("plans/{}.toml: {error}", source.name))
+        };
+        let plans: Vec<Plan> = choices.iter().map(parse).collect();
+        let Some(mut all) = plans.first().cloned() else { return Vec::new() };
+        all.seed = self.seed;
+        all.points = plans.iter().flat_map(|plan| plan.points.clone()).collect();
+        for point in &mut all.points {
             point.scenario.series = step;
         }
-        Runs(run_plan(&plan, self.threads, self.progress))
+        let mut runs = run_plan(&all, self.threads, self.progress).into_iter();
+        let of = |plan: &Plan| plan.points.len() * all.seeds as usize;
+        plans.iter().map(|plan| Runs(runs.by_ref().take(of(plan)).collect())).collect()
     }
 
     /// Runs sized in requests: `quick` of them or `full`, after as long a warm-up.
@@ -93,21 +113,15 @@ impl<'a> Lab<'a> {
     }
 
     fn search(&self, source: Source, sets: &[String], grid: &Grid) -> Tuned {
-        let score = |choice: &Vec<(String, String)>| {
-            let mut sets = sets.to_vec();
-            sets.extend(choice.iter().map(|(path, value)| format!("{path}={value}")));
-            // The share of capacity, so that runs of different services count alike.
-            self.run(source, &sets).0.iter().map(|run| run.goodput_rps / run.capacity_rps).sum()
-        };
         let choices = grid.choices();
-        let scores: Vec<f64> = choices.iter().map(score).collect();
+        // The share of capacity, so that runs of different services count alike.
+        let score = |runs: &Runs| runs.0.iter().map(goodput).sum();
+        let scores: Vec<f64> =
+            self.run_each(source, sets, &grid.sets(), None).iter().map(score).collect();
         // Of equals, the first.
         let best = (0..choices.len()).rev().max_by(|a, b| scores[*a].total_cmp(&scores[*b]));
         let choice = &choices[best.expect("a grid has at least one choice")];
-        Tuned {
-            sets: choice.iter().map(|(path, value)| format!("{path}={value}")).collect(),
-            note: grid.describe(choice),
-        }
+        Tuned { sets: set(choice), note: grid.describe(choice) }
     }
 }
 
@@ -130,6 +144,11 @@ impl Grid {
     pub fn axis(mut self, path: &str, choices: &[&str]) -> Self {
         self.axes.push((path.to_owned(), choices.iter().map(|&choice| choice.into()).collect()));
         self
+    }
+
+    /// Every combination, as what to set.
+    pub fn sets(&self) -> Vec<Vec<String>> {
+        self.choices().iter().map(|choice| set(choice)).collect()
     }
 
     fn choices(&self) -> Vec<Vec<(String, String)>> {
@@ -156,6 +175,11 @@ impl Grid {
         let parts: Vec<String> = choice.iter().zip(&self.axes).map(part).collect();
         format!("{}: {}", self.title, parts.join(", "))
     }
+}
+
+/// A choice as what to set.
+fn set(choice: &[(String, String)]) -> Vec<String> {
+    choice.iter().map(|(path, value)| format!("{path}={value}")).collect()
 }
 
 /// The best of a grid.

@@ -277,8 +277,7 @@ impl Tide {
     fn cut(&mut self, reach: f64) {
         let aim = self.capacity.rate() * (1.0 + self.surplus());
         // What cannot be cut is left to credits: with all demand on one rank this is Breakwater.
-        let part = self.free();
-        let free = |aim: f64, lump| self.offered.cut(aim * part, lump);
+        let free = |aim: f64, lump| self.offered.cut(aim * self.config.free, lump);
         let cursors = |aim: f64, last: Cursor| match last {
             Cursor::OPEN => Cursors::OPEN,
             last => Cursors { free: free(aim, Lump::Without).min(last), last },
@@ -292,13 +291,6 @@ impl Tide {
             let strict = cursors(less, self.offered.cut(less, Lump::Within));
             self.sway = Sway::between(rest, lax, strict);
         }
-    }
-
-    /// Part of the capacity whose ranks need no credit: all, where callers hear so rarely that their credits are old, and
-    /// where a refusal costs next to nothing.
-    fn free(&self) -> f64 {
-        let heeded = Sway::heeded(self.waits.longest(), self.hears);
-        1.0 - (1.0 - self.config.free) * heeded * (self.waits.price() / CHEAP).min(1.0)
     }
 
     /// Whether no more is offered than the service can do: nobody is shed, and none should be.

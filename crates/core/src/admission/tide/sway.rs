@@ -72,11 +72,6 @@ impl Sway {
         (PULL * longest.scale(REST).ratio(between)).min(MOST)
     }
 
-    /// The same as a share of the most there is.
-    pub(super) fn heeded(longest: Span, between: Span) -> f64 {
-        Self::reach(longest, between) / MOST
-    }
-
     /// How well callers that hear every `between` follow the queue, 0 to 1.
     pub(super) fn followed(longest: Span, between: Span) -> f64 {
         (FOLLOWS * longest.scale(REST).ratio(between) / MOST).min(1.0)

@@ -1,4 +1,4 @@
-//! A goal: one bound for many points.
+//! A goal: one bound for many points, and what is possible where it is missed.
 
 use super::super::claim::{Claim, Unit};
 
@@ -7,14 +7,53 @@ pub(super) struct Goal {
     what: String,
     unit: Unit,
     bound: Bound,
-    points: Vec<(String, f64)>,
+    /// How near to the best that is possible it must be where the bound is out of reach.
+    near: f64,
+    points: Vec<Point>,
     open: bool,
+}
+
+struct Point {
+    place: String,
+    measured: f64,
+    /// The best that is possible here, where that misses the bound too.
+    best: Option<f64>,
 }
 
 #[derive(Clone, Copy)]
 enum Bound {
     AtLeast(f64),
     AtMost(f64),
+}
+
+impl Bound {
+    /// How far inside the bound it is, below zero outside. Not a number is the worst there is.
+    fn room(self, measured: f64) -> f64 {
+        match self {
+            _ if measured.is_nan() => f64::NEG_INFINITY,
+            Self::AtLeast(bound) => measured - bound,
+            Self::AtMost(bound) => bound - measured,
+        }
+    }
+
+    fn holds(self, measured: f64) -> bool {
+        self.room(measured) >= 0.0
+    }
+
+    /// One that is `near` the best that is possible.
+    fn at(self, best: f64, near: f64) -> Self {
+        match self {
+            Self::AtLeast(_) => Self::AtLeast(best - near),
+            Self::AtMost(_) => Self::AtMost(best + near),
+        }
+    }
+
+    fn show(self, unit: Unit) -> String {
+        match self {
+            Self::AtLeast(bound) => format!("≥ {}", unit.show(bound)),
+            Self::AtMost(bound) => format!("≤ {}", unit.show(bound)),
+        }
+    }
 }
 
 impl Goal {
@@ -29,15 +68,16 @@ impl Goal {
     }
 
     fn new(what: String, unit: Unit, bound: Bound) -> Self {
-        Self { what, unit, bound, points: Vec::new(), open: false }
+        Self { what, unit, bound, near: 0.0, points: Vec::new(), open: false }
     }
 
-    /// Not reached in every point yet (see [`Claim::open`]).
-    pub(super) fn open(self) -> Self {
-        self.open_if(true)
+    /// So near it must be to the best that is possible, where the bound is out of reach.
+    pub(super) fn near(mut self, near: f64) -> Self {
+        self.near = near;
+        self
     }
 
-    /// Not reached in every point yet, if so many are run.
+    /// Not reached in every point yet, if so many are run (see [`Claim::open`]).
     pub(super) fn open_if(mut self, open: bool) -> Self {
         self.open = open;
         self
@@ -45,26 +85,48 @@ impl Goal {
 
     /// One more point.
     pub(super) fn point(&mut self, place: String, measured: f64) {
-        self.points.push((place, measured));
+        self.point_or(place, measured, || None);
+    }
+
+    /// One more point. If it misses, `best` tells the best that is possible there, if anybody knows. Where that misses
+    /// too, the bound is out of reach, and what is measured must be near that instead.
+    pub(super) fn point_or(
+        &mut self,
+        place: String,
+        measured: f64,
+        best: impl FnOnce() -> Option<f64>,
+    ) {
+        let missed = !self.bound.holds(measured);
+        let best = missed.then(best).flatten().filter(|best| !self.bound.holds(*best));
+        self.points.push(Point { place, measured, best });
+    }
+
+    fn bound_of(&self, point: &Point) -> Bound {
+        point.best.map_or(self.bound, |best| self.bound.at(best, self.near))
+    }
+
+    fn room(&self, point: &Point) -> f64 {
+        self.bound_of(point).room(point.measured)
     }
 
     /// The claim about the worst point.
     pub(super) fn claim(&self) -> Claim {
-        // Not a number is the worst there is.
-        let badness = |measured: f64| match self.bound {
-            _ if measured.is_nan() => f64::INFINITY,
-            Bound::AtLeast(_) => -measured,
-            Bound::AtMost(_) => measured,
+        let worst = self.points.iter().min_by(|a, b| self.room(a).total_cmp(&self.room(b)));
+        let (place, measured, bound) = worst.map_or(("nowhere", f64::NAN, self.bound), |worst| {
+            (&worst.place, worst.measured, self.bound_of(worst))
+        });
+        let (all, missed, beyond) =
+            (self.points.len(), self.misses().len(), self.out_of_reach().len());
+        let mut what = format!("{}; ", self.what);
+        what += &match missed {
+            0 => format!("{all} points"),
+            _ => format!("{missed} of {all} points miss"),
         };
-        let worst = self.points.iter().max_by(|a, b| badness(a.1).total_cmp(&badness(b.1)));
-        let (place, measured) =
-            worst.map_or(("nowhere", f64::NAN), |(place, measured)| (place, *measured));
-        let (all, missed) = (self.points.len(), self.misses().len());
-        let what = match missed {
-            0 => format!("{}; {all} points, worst {place}", self.what),
-            _ => format!("{}; {missed} of {all} points miss, worst {place}", self.what),
-        };
-        let claim = match self.bound {
+        if beyond > 0 {
+            what += &format!(", {beyond} out of reach");
+        }
+        what += &format!(", worst {place}");
+        let claim = match bound {
             Bound::AtLeast(bound) => Claim::at_least(&what, self.unit, measured, bound),
             Bound::AtMost(bound) => Claim::at_most(&what, self.unit, measured, bound),
         };
@@ -73,20 +135,23 @@ impl Goal {
 
     /// Every point that misses, in a line.
     pub(super) fn misses(&self) -> Vec<String> {
-        let line = |(place, measured): &(String, f64)| {
-            let (holds, bound) = match self.bound {
-                Bound::AtLeast(bound) => {
-                    (*measured >= bound, format!("≥ {}", self.unit.show(bound)))
-                }
-                Bound::AtMost(bound) => {
-                    (*measured <= bound, format!("≤ {}", self.unit.show(bound)))
-                }
-            };
-            let text =
-                || format!("{}: {place}: {} ({bound})", self.what, self.unit.show(*measured));
-            (!holds).then(text)
+        self.lines(|point| self.room(point) < 0.0)
+    }
+
+    /// Every point in which the bound is out of reach and that is near what is possible, in a line.
+    pub(super) fn out_of_reach(&self) -> Vec<String> {
+        self.lines(|point| point.best.is_some() && self.room(point) >= 0.0)
+    }
+
+    fn lines(&self, of: impl Fn(&Point) -> bool) -> Vec<String> {
+        let line = |point: &Point| {
+            let Point { place, measured, best } = point;
+            let [measured, bound] = [self.unit.show(*measured), self.bound.show(self.unit)];
+            let best =
+                best.map_or(String::new(), |best| format!("; possible {}", self.unit.show(best)));
+            format!("{}: {place}: {measured} ({bound}{best})", self.what)
         };
-        self.points.iter().filter_map(line).collect()
+        self.points.iter().filter(|point| of(point)).map(line).collect()
     }
 }
 
@@ -107,6 +172,22 @@ mod tests {
         assert_eq!(goal.misses()[1], "goodput: c: 97.0 % (≥ 98.0 %)");
         goal.point("d".to_owned(), f64::NAN);
         assert!(goal.claim().what.ends_with("worst d"));
+    }
+
+    #[test]
+    fn where_it_is_out_of_reach_what_is_possible_is_the_bound() {
+        let mut goal = Goal::at_most("dropped", Unit::Times, 1.0).near(0.25);
+        goal.point_or("a".to_owned(), 0.9, || panic!("nobody asks where it holds"));
+        goal.point_or("b".to_owned(), 3.2, || Some(3.0));
+        assert_eq!(goal.claim().what, "dropped; 2 points, 1 out of reach, worst b");
+        assert!(goal.claim().holds && goal.misses().is_empty());
+        assert_eq!(goal.out_of_reach(), ["dropped: b: 3.200× (≤ 1.000×; possible 3.000×)"]);
+        goal.point_or("c".to_owned(), 3.3, || Some(3.0));
+        assert!(!goal.claim().holds, "far from what is possible");
+        let mut goal = Goal::at_most("dropped", Unit::Times, 1.0).near(0.25);
+        goal.point_or("d".to_owned(), 1.1, || Some(0.9));
+        goal.point_or("e".to_owned(), 1.1, || None);
+        assert_eq!(goal.misses().len(), 2, "it is possible, or nobody knows");
     }
 
     #[test]
