@@ -117,7 +117,7 @@ impl Reach {
         let value = |marks: &Marks| *mark(&mut { *marks });
         let mut rest = *tide;
         // Whatever it has of this one will do.
-        *mark(&mut rest) = better(f64::INFINITY, f64::NEG_INFINITY) * -1.0;
+        *mark(&mut rest) = -better(f64::INFINITY, f64::NEG_INFINITY);
         let as_good = self.0.iter().filter(|choice| choice.meet(&rest, true));
         Some(as_good.map(value).fold(value(tide), better))
     }

@@ -176,10 +176,9 @@ impl Goals {
                 told().iter().map(share).reduce(f64::max)
             });
         }
-        let tails: [(&mut Goal, fn(&Follow) -> f64); 2] =
-            [(tail, Follow::tail_of_steps), (far_tail, Follow::tail_of_ten_times)];
-        for (goal, of) in tails {
-            goal.point_or(place.to_owned(), of(tide), || told().iter().map(of).reduce(f64::min));
-        }
+        let of: fn(&Follow) -> f64 = Follow::tail_of_steps;
+        tail.point_or(place.to_owned(), of(tide), || told().iter().map(of).reduce(f64::min));
+        let of: fn(&Follow) -> f64 = Follow::tail_of_ten_times;
+        far_tail.point_or(place.to_owned(), of(tide), || told().iter().map(of).reduce(f64::min));
     }
 }
