@@ -7,8 +7,10 @@ pub(super) struct Goal {
     what: String,
     unit: Unit,
     bound: Bound,
-    /// How near to the best that is possible it must be where the bound is out of reach.
+    /// How near to the best that is possible it must be where the bound is out of reach, and what it must be in any case:
+    /// who is bad in one way and best in another has nobody to compare with.
     near: f64,
+    limit: f64,
     points: Vec<Point>,
     open: bool,
 }
@@ -40,11 +42,11 @@ impl Bound {
         self.room(measured) >= 0.0
     }
 
-    /// One that is `near` the best that is possible.
-    fn at(self, best: f64, near: f64) -> Self {
+    /// One that is `near` the best that is possible, and never beyond `limit`.
+    fn at(self, best: f64, near: f64, limit: f64) -> Self {
         match self {
-            Self::AtLeast(_) => Self::AtLeast(best - near),
-            Self::AtMost(_) => Self::AtMost(best + near),
+            Self::AtLeast(_) => Self::AtLeast((best - near).max(limit)),
+            Self::AtMost(_) => Self::AtMost((best + near).min(limit)),
         }
     }
 
@@ -68,12 +70,13 @@ impl Goal {
     }
 
     fn new(what: String, unit: Unit, bound: Bound) -> Self {
-        Self { what, unit, bound, near: 0.0, points: Vec::new(), open: false }
+        let (Bound::AtLeast(limit) | Bound::AtMost(limit)) = bound;
+        Self { what, unit, bound, near: 0.0, limit, points: Vec::new(), open: false }
     }
 
-    /// So near it must be to the best that is possible, where the bound is out of reach.
-    pub(super) fn near(mut self, near: f64) -> Self {
-        self.near = near;
+    /// So near it must be to the best that is possible, where the bound is out of reach, and within `limit`.
+    pub(super) fn near(mut self, near: f64, limit: f64) -> Self {
+        (self.near, self.limit) = (near, limit);
         self
     }
 
@@ -102,7 +105,7 @@ impl Goal {
     }
 
     fn bound_of(&self, point: &Point) -> Bound {
-        point.best.map_or(self.bound, |best| self.bound.at(best, self.near))
+        point.best.map_or(self.bound, |best| self.bound.at(best, self.near, self.limit))
     }
 
     fn room(&self, point: &Point) -> f64 {
@@ -176,7 +179,7 @@ mod tests {
 
     #[test]
     fn where_it_is_out_of_reach_what_is_possible_is_the_bound() {
-        let mut goal = Goal::at_most("dropped", Unit::Times, 1.0).near(0.25);
+        let mut goal = Goal::at_most("dropped", Unit::Times, 1.0).near(0.25, 4.0);
         goal.point_or("a".to_owned(), 0.9, || panic!("nobody asks where it holds"));
         goal.point_or("b".to_owned(), 3.2, || Some(3.0));
         assert_eq!(goal.claim().what, "dropped; 2 points, 1 out of reach, worst b");
@@ -184,7 +187,10 @@ mod tests {
         assert_eq!(goal.out_of_reach(), ["dropped: b: 3.200× (≤ 1.000×; possible 3.000×)"]);
         goal.point_or("c".to_owned(), 3.3, || Some(3.0));
         assert!(!goal.claim().holds, "far from what is possible");
-        let mut goal = Goal::at_most("dropped", Unit::Times, 1.0).near(0.25);
+        let mut goal = Goal::at_most("dropped", Unit::Times, 1.0).near(0.25, 4.0);
+        goal.point_or("f".to_owned(), 5.0, || Some(5.0));
+        assert!(!goal.claim().holds, "too much, whoever else would have as much");
+        let mut goal = Goal::at_most("dropped", Unit::Times, 1.0).near(0.25, 4.0);
         goal.point_or("d".to_owned(), 1.1, || Some(0.9));
         goal.point_or("e".to_owned(), 1.1, || None);
         assert_eq!(goal.misses().len(), 2, "it is possible, or nobody knows");

@@ -85,10 +85,10 @@ impl Goals {
             "mixes, 1.2× and more, cost by rank: core time of answers in time, of capacity";
         let calm = "mixes: first quarter refused at 0.9×, or not answered at 1.2×";
         Self([
-            Goal::at_least(first, Unit::Percent, 0.98).near(0.01),
+            Goal::at_least(first, Unit::Percent, 0.98).near(0.01, 0.9),
             Goal::at_least(most, Unit::Percent, 0.98),
-            Goal::at_least(by_rank, Unit::Percent, 0.98).near(0.01),
-            Goal::at_most(calm, Unit::Percent, 0.005).near(0.01),
+            Goal::at_least(by_rank, Unit::Percent, 0.98).near(0.01, 0.95),
+            Goal::at_most(calm, Unit::Percent, 0.005).near(0.01, 0.1),
         ])
     }
 

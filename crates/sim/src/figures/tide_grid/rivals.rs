@@ -37,9 +37,9 @@ impl Beside {
         let tail = format!("{prefix}: p99 ÷ the larger of breakwater's and 0.8 SLO");
         let drops = format!("{prefix}, ≤ 100 µs: dropped ÷ the larger of breakwater's and 1 %");
         Self {
-            goodput: Goal::at_least(what, Unit::Times, LEAST).near(0.005),
-            tail: Goal::at_most(tail, Unit::Times, 1.0).near(0.02),
-            drops: Goal::at_most(drops, Unit::Times, 1.0).near(0.5),
+            goodput: Goal::at_least(what, Unit::Times, LEAST).near(0.005, 0.85),
+            tail: Goal::at_most(tail, Unit::Times, 1.0).near(0.02, 1.1),
+            drops: Goal::at_most(drops, Unit::Times, 1.0).near(0.5, 20.0),
         }
     }
 

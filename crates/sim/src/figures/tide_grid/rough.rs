@@ -45,12 +45,12 @@ const BEFORE: f64 = 40_000.0;
 
 pub(super) fn part(lab: &Lab<'_>) -> (Vec<Goal>, Vec<Chart>) {
     let what = "heavy tails and bursts: goodput below ideal, of capacity";
-    let mut shapes = Goal::at_most(what, Unit::Percent, 0.01).near(0.01);
+    let mut shapes = Goal::at_most(what, Unit::Percent, 0.01).near(0.01, 0.12);
     // Who is not told at once sends what the server must refuse, and half of it is all there is.
     let what = "half of the capacity gone for 100 SLOs: goodput below ideal, of capacity";
-    let mut slower = Goal::at_most(what, Unit::Percent, 0.01).near(0.01).open_if(true);
+    let mut slower = Goal::at_most(what, Unit::Percent, 0.01).near(0.01, 0.12).open_if(true);
     let what = "messages garbled for 100 SLOs: goodput below ideal, of capacity";
-    let mut garbled = Goal::at_most(what, Unit::Percent, 0.01).near(0.01);
+    let mut garbled = Goal::at_most(what, Unit::Percent, 0.01).near(0.01, 0.12);
     let times: &[&str] = if lab.quick { &["10us"] } else { &["10us", "1ms"] };
     let loads: &[f64] = if lab.quick { &[2.0] } else { &[1.2, 2.0] };
     // A quick look has one of each.

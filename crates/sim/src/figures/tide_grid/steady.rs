@@ -236,7 +236,7 @@ fn near_no_control(runs: &Runs) -> Goal {
 
 fn near_ideal(lab: &Lab<'_>, runs: &Runs) -> Goal {
     let what = "1.0× and 1.1×: goodput below ideal, of capacity";
-    let mut goal = Goal::at_most(what, Unit::Percent, 0.01).near(0.01);
+    let mut goal = Goal::at_most(what, Unit::Percent, 0.01).near(0.01, 0.03);
     for run in runs.of("tide") {
         let ideal = runs.of("ideal").find(|ideal| ideal.point == run.point).expect("both were run");
         let told = Reach::lazily(lab, PLAN, text(run, "service.time"), run, &[]);

@@ -151,9 +151,10 @@ impl Goals {
     fn new(whose: &str) -> Self {
         let least = |what| {
             let what = format!("{whose}: goodput {what}");
-            Goal::at_least(what, Unit::Percent, 0.97).near(0.01)
+            Goal::at_least(what, Unit::Percent, 0.97).near(0.01, 0.0)
         };
-        let most = |what| Goal::at_most(format!("{whose}: {what}"), Unit::Times, 1.25).near(0.25);
+        let most =
+            |what| Goal::at_most(format!("{whose}: {what}"), Unit::Times, 1.25).near(0.25, 60.0);
         Self([
             least("25 to 50 SLOs after 0.9 → 1.4, of capacity"),
             least("25 to 50 SLOs after 1.4 → 0.9, of offered"),
