@@ -49,6 +49,7 @@ impl Links {
     }
 
     /// Appends `place` to `list`. It must not be in any list.
+    #[inline]
     pub(crate) fn push_back(&mut self, list: &mut List, place: usize) {
         if place >= self.0.len() {
             self.0.resize(place + 1, Link { before: NONE, after: NONE, member: false });
@@ -63,6 +64,7 @@ impl Links {
     }
 
     /// Takes `place` out of `list`; false if it is in none.
+    #[inline]
     pub(crate) fn remove(&mut self, list: &mut List, place: usize) -> bool {
         if !self.contains(place) {
             return false;

@@ -58,6 +58,7 @@ impl CostTable {
     }
 
     /// Learns from a finished request.
+    #[inline]
     pub fn settle(&mut self, workflow: Workflow, cost: Cost) {
         let index = usize::from(workflow.0).min(Workflows::LIMIT);
         if index >= self.workflows.len() {

@@ -160,6 +160,14 @@ impl fmt::Display for Because {
     }
 }
 
+const fn nanos(span: Span) -> f64 {
+    span.as_nanos() as f64
+}
+
+fn span(nanos: f64) -> Span {
+    Span::from_nanos(nanos.round() as u64)
+}
+
 /// An objective that finds itself.
 #[derive(Clone, Debug)]
 pub(crate) struct Learner {
@@ -240,9 +248,8 @@ impl Learner {
 
     /// By what requests take under load, which is more than they would.
     fn guess(&mut self, mean: f64) -> Option<Span> {
-        let mean = Span::from_nanos(mean as u64);
-        let cautious = mean.scale(CAUTION).max(START).min(mean.scale(FACTOR).max(FLOOR));
-        self.put_in_force(cautious.min(CEILING), Because::Loaded { mean })
+        let cautious = (mean * CAUTION).max(nanos(START)).min((mean * FACTOR).max(nanos(FLOOR)));
+        self.put_in_force(cautious.min(nanos(CEILING)), || Because::Loaded { mean: span(mean) })
     }
 
     /// What is in force, and why.
@@ -254,27 +261,31 @@ impl Learner {
         if self.evidence < FIRST && matches!(self.because, Because::Loaded { .. }) {
             return None;
         }
-        let mean = Span::from_nanos(self.mean as u64);
-        let by_service = (mean.scale(FACTOR) + self.round_trip).min(CEILING);
+        let mean = self.mean;
+        let by_service = (mean * FACTOR + nanos(self.round_trip)).min(nanos(CEILING));
         // Less than a request takes would refuse everything, whatever is claimed.
-        let by_deadlines = Span::from_nanos(self.left as u64).max(mean.scale(2.0));
-        let (objective, because) = if by_deadlines < by_service.max(FLOOR) {
-            (by_deadlines, Because::Deadlines)
-        } else if by_service < FLOOR {
-            (FLOOR, Because::Floor { mean })
-        } else {
-            (by_service, Because::Service { mean })
-        };
-        self.put_in_force(objective, because)
+        let by_deadlines = self.left.max(mean * 2.0);
+        let without_deadlines = by_service.max(nanos(FLOOR));
+        self.put_in_force(by_deadlines.min(without_deadlines), || {
+            if by_deadlines < without_deadlines {
+                Because::Deadlines
+            } else if by_service < nanos(FLOOR) {
+                Because::Floor { mean: span(mean) }
+            } else {
+                Because::Service { mean: span(mean) }
+            }
+        })
     }
 
-    fn put_in_force(&mut self, objective: Span, because: Because) -> Option<Span> {
-        let change = objective.as_nanos().abs_diff(self.current.as_nanos()) as f64;
-        if self.because != Because::Unknown && change <= CHANGE * self.current.as_nanos() as f64 {
+    #[inline]
+    fn put_in_force(&mut self, objective: f64, because: impl FnOnce() -> Because) -> Option<Span> {
+        let current = nanos(self.current);
+        let same = (objective - current).abs() <= CHANGE * current;
+        if same && self.because != Because::Unknown {
             return None;
         }
-        (self.current, self.because) = (objective, because);
-        Some(objective)
+        (self.current, self.because) = (span(objective), because());
+        Some(self.current)
     }
 
     /// Panics if the state contradicts itself.

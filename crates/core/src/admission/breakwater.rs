@@ -109,15 +109,15 @@ impl Admission for Breakwater {
 
     fn on_arrival(&mut self, cx: &mut Cx<'_>, backlog: &Backlog, request: &Request) -> Verdict {
         let Context { caller, demand, sheds, .. } = request.context;
-        if sheds.count > 0 {
-            self.windows.on_sheds(caller, sheds.count);
-        }
         let delay = backlog.delay(cx.now, self.config.delay);
-        if delay < self.config.drop {
-            self.windows.on_request(cx.now, caller, demand);
+        let in_time = delay < self.config.drop;
+        if let Some(key) = self.windows.hear(cx.now, caller) {
+            self.windows.on_sheds(key, sheds.count);
+            self.windows.on_request(cx.now, key, demand, in_time);
+        }
+        if in_time {
             return Verdict::Admit;
         }
-        self.windows.on_refusal(cx.now, caller, demand);
         let (delay, limit) = (delay.as_nanos() as f64, self.config.drop.as_nanos() as f64);
         Verdict::Refuse(Rejection::new(Reason::Delay, delay, limit, Advice::Elsewhere))
     }
@@ -138,8 +138,9 @@ impl Admission for Breakwater {
     }
 
     fn on_report(&mut self, cx: &mut Cx<'_>, _backlog: &Backlog, context: &Context) {
-        self.windows.on_report(cx.now, context.caller, context.demand);
-        self.windows.on_sheds(context.caller, context.sheds.count);
+        let Some(key) = self.windows.hear(cx.now, context.caller) else { return };
+        self.windows.on_report(cx.now, key, context.demand);
+        self.windows.on_sheds(key, context.sheds.count);
     }
 
     fn on_gone(&mut self, cx: &mut Cx<'_>, caller: CallerId) {

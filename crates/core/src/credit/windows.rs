@@ -46,10 +46,16 @@ pub(crate) struct Windows {
     by_telling: List,
     strict: Links,
     notices: VecDeque<CallerId>,
-    /// The present epoch, and how many callers spoke in it, and in the one before but not in it.
+    speakers: Speakers,
+}
+
+/// Who spoke lately.
+#[derive(Clone, Debug)]
+struct Speakers {
     epoch: u64,
-    speakers: usize,
-    speakers_before: usize,
+    /// How many callers spoke in this epoch, and in the one before but not in it.
+    now: usize,
+    before: usize,
 }
 
 /// One caller.
@@ -120,9 +126,7 @@ impl Windows {
             by_telling: List::EMPTY,
             strict: Links::default(),
             notices: VecDeque::new(),
-            epoch: 2,
-            speakers: 0,
-            speakers_before: 0,
+            speakers: Speakers { epoch: 2, now: 0, before: 0 },
         }
     }
 
@@ -136,13 +140,13 @@ impl Windows {
 
     /// Callers that spoke in this epoch or the one before.
     pub(crate) fn speakers(&self) -> usize {
-        self.speakers + self.speakers_before
+        self.speakers.now + self.speakers.before
     }
 
     /// Begins another epoch: who does not speak in it is no speaker any more.
     pub(crate) fn start_epoch(&mut self) {
-        self.epoch += 1;
-        self.speakers_before = std::mem::take(&mut self.speakers);
+        self.speakers.epoch += 1;
+        self.speakers.before = std::mem::take(&mut self.speakers.now);
     }
 
     pub(crate) fn has_drained(&self) -> bool {
@@ -160,39 +164,38 @@ impl Windows {
 
     // === facts ===
 
-    /// A request of `caller` is in; the first one registers it. Tells for how long it was silent,
-    /// none if it was not known.
+    /// The entry of a caller that was just heard of, a new one if there is room. None of one that gave no id,
+    /// or if there is none. What it says is noted with this, so that it is looked up once.
+    #[inline(always)] // Every arrival comes here.
+    pub(crate) fn hear(&mut self, now: Instant, caller: CallerId) -> Option<Key> {
+        if caller == CallerId::UNKNOWN {
+            return None;
+        }
+        let Some(key) = self.places.get(&caller).copied() else {
+            return self.register(now, caller);
+        };
+        let holder = self.callers.get_mut(key)?;
+        holder.heard = now;
+        if holder.drained.is_some() {
+            self.unfile_drained(key);
+        }
+        Some(key)
+    }
+
+    /// A request of a caller is in, or was refused at once. Tells for how long it was silent, none if it was
+    /// not known.
+    #[inline]
     pub(crate) fn on_request(
         &mut self,
         now: Instant,
-        caller: CallerId,
+        key: Key,
         demand: u32,
+        is_in: bool,
     ) -> Option<Span> {
-        self.on_message(now, caller, demand, 1)
-    }
-
-    /// A request of `caller` was refused at once.
-    pub(crate) fn on_refusal(
-        &mut self,
-        now: Instant,
-        caller: CallerId,
-        demand: u32,
-    ) -> Option<Span> {
-        self.on_message(now, caller, demand, 0)
-    }
-
-    fn on_message(
-        &mut self,
-        now: Instant,
-        caller: CallerId,
-        demand: u32,
-        entering: u32,
-    ) -> Option<Span> {
-        let key = self.hear(now, caller)?;
-        let silent = self.speaks(now, key);
-        let holder = self.callers.get_mut(key).expect("heard callers are stored");
-        holder.in_flight += entering;
-        holder.refused |= entering == 0;
+        let holder = self.callers.get_mut(key)?;
+        let silent = self.speakers.note(now, holder);
+        holder.in_flight += u32::from(is_in);
+        holder.refused |= !is_in;
         holder.demand = demand;
         // Less demand takes effect at once (Breakwater's code); a caller beyond its window, as
         // happens when it was cut while requests were under way, holds what it uses.
@@ -205,6 +208,7 @@ impl Windows {
     }
 
     /// A request of `caller` has ended, served or not.
+    #[inline]
     pub(crate) fn on_end(&mut self, caller: CallerId, refused: bool) {
         let Some(key) = self.places.get(&caller).copied() else { return };
         let holder = self.callers.get_mut(key).expect("placed callers are stored");
@@ -212,22 +216,20 @@ impl Windows {
         holder.refused |= refused;
     }
 
-    /// A caller that is known tells what it has shed itself.
-    pub(crate) fn on_sheds(&mut self, caller: CallerId, count: u32) {
-        let holder = self.places.get(&caller).and_then(|key| self.callers.get_mut(*key));
-        holder.into_iter().for_each(|holder| holder.sheds += u64::from(count));
+    /// A caller tells what it has shed itself.
+    #[inline]
+    pub(crate) fn on_sheds(&mut self, key: Key, count: u32) {
+        if count > 0
+            && let Some(holder) = self.callers.get_mut(key)
+        {
+            holder.sheds += u64::from(count);
+        }
     }
 
     /// A message without a request: the caller tells its demand.
-    pub(crate) fn on_report(
-        &mut self,
-        now: Instant,
-        caller: CallerId,
-        demand: u32,
-    ) -> Option<Span> {
-        let key = self.hear(now, caller)?;
-        let silent = self.speaks(now, key);
-        let holder = self.callers.get_mut(key).expect("heard callers are stored");
+    pub(crate) fn on_report(&mut self, now: Instant, key: Key, demand: u32) -> Option<Span> {
+        let holder = self.callers.get_mut(key)?;
+        let silent = self.speakers.note(now, holder);
         holder.demand = demand;
         let window = holder.window.min(holder.in_flight.saturating_add(demand));
         self.set_window(now, key, window);
@@ -348,8 +350,9 @@ impl Windows {
 
     /// The cursor that a caller was told last, or the one before if it is laxer and was good after `since`;
     /// none if it has not been told any.
-    pub(crate) fn told(&self, caller: CallerId, since: Instant) -> Option<Cursor> {
-        let holder = self.callers.get(*self.places.get(&caller)?)?;
+    #[inline]
+    pub(crate) fn told(&self, key: Key, since: Instant) -> Option<Cursor> {
+        let holder = self.callers.get(key)?;
         if holder.told_until > since { holder.told.max(holder.told_before) } else { holder.told }
     }
 
@@ -415,7 +418,7 @@ impl Windows {
         let sum: u64 = self.callers.iter().map(|(_, holder)| u64::from(holder.window)).sum();
         assert_eq!(sum, self.issued, "the sum of windows is what is issued");
         assert_eq!(self.places.len(), self.callers.len());
-        let speaks = |holder: &Holder| holder.epoch + 1 >= self.epoch;
+        let speaks = |holder: &Holder| holder.epoch + 1 >= self.speakers.epoch;
         let speakers = self.callers.iter().filter(|(_, holder)| speaks(holder)).count();
         assert_eq!(speakers, self.speakers());
         for (key, holder) in self.callers.iter() {
@@ -427,19 +430,9 @@ impl Windows {
 
     // === inside ===
 
-    /// The entry of a caller that was just heard of, a new one if there is room.
-    fn hear(&mut self, now: Instant, caller: CallerId) -> Option<Key> {
-        if caller == CallerId::UNKNOWN {
-            return None;
-        }
-        if let Some(key) = self.places.get(&caller).copied() {
-            let holder = self.callers.get_mut(key)?;
-            holder.heard = now;
-            if holder.drained.is_some() {
-                self.unfile_drained(key);
-            }
-            return Some(key);
-        }
+    /// A new entry, if there is room.
+    #[cold]
+    fn register(&mut self, now: Instant, caller: CallerId) -> Option<Key> {
         if self.callers.len() >= CALLERS {
             let oldest = self.callers.key_at(self.by_look.front()?)?;
             let holder = self.callers.get(oldest)?;
@@ -471,25 +464,11 @@ impl Windows {
         Some(key)
     }
 
-    /// Notes that a caller speaks; returns for how long it was silent, none the first time.
-    fn speaks(&mut self, now: Instant, key: Key) -> Option<Span> {
-        let holder = self.callers.get_mut(key)?;
-        if holder.epoch != self.epoch {
-            if holder.epoch + 1 == self.epoch {
-                self.speakers_before -= 1;
-            }
-            holder.epoch = self.epoch;
-            self.speakers += 1;
-        }
-        let before = std::mem::replace(&mut holder.spoke, now);
-        (before < Instant::FAR).then(|| now.since(before))
-    }
-
     /// Forgets that a caller spoke.
     fn falls_silent(&mut self, key: Key) {
-        match self.callers.get(key).map(|holder| self.epoch - holder.epoch) {
-            Some(0) => self.speakers -= 1,
-            Some(1) => self.speakers_before -= 1,
+        match self.callers.get(key).map(|holder| self.speakers.epoch - holder.epoch) {
+            Some(0) => self.speakers.now -= 1,
+            Some(1) => self.speakers.before -= 1,
             _ => {}
         }
     }
@@ -530,6 +509,22 @@ impl Windows {
     }
 }
 
+impl Speakers {
+    /// Notes that a caller speaks; returns for how long it was silent, none the first time.
+    #[inline]
+    fn note(&mut self, now: Instant, holder: &mut Holder) -> Option<Span> {
+        if holder.epoch != self.epoch {
+            if holder.epoch + 1 == self.epoch {
+                self.before -= 1;
+            }
+            holder.epoch = self.epoch;
+            self.now += 1;
+        }
+        let before = std::mem::replace(&mut holder.spoke, now);
+        (before < Instant::FAR).then(|| now.since(before))
+    }
+}
+
 /// Caller ids are random numbers already; mixing them once keeps chosen ones from piling up.
 #[derive(Clone, Copy, Debug, Default)]
 struct IdHasher(u64);
@@ -546,7 +541,8 @@ impl Hasher for IdHasher {
     }
 
     fn write_u64(&mut self, id: u64) {
-        self.0 = mix(id);
+        let product = u128::from(id) * 0x9e37_79b9_7f4a_7c15;
+        self.0 = product as u64 ^ (product >> 64) as u64;
     }
 }
 
@@ -558,6 +554,16 @@ mod tests {
 
     fn share(total: u32, form: PoolForm) -> Share {
         Share { total, per_caller: 63, form, overcommit: true, turn: None }
+    }
+
+    fn request(windows: &mut Windows, now: Instant, caller: CallerId, demand: u32, is_in: bool) {
+        let key = windows.hear(now, caller).expect("there is room");
+        windows.on_request(now, key, demand, is_in);
+    }
+
+    fn report(windows: &mut Windows, now: Instant, caller: CallerId, demand: u32) {
+        let key = windows.hear(now, caller).expect("there is room");
+        windows.on_report(now, key, demand);
     }
 
     /// Ten callers, `issued` credits in all, the first with `in_flight` requests and `unused` credits.
@@ -606,7 +612,7 @@ mod tests {
     #[test]
     fn a_caller_can_be_drained_and_is_woken_by_an_explicit_grant() {
         let (mut windows, now) = (Windows::new(), Instant::ZERO);
-        windows.on_request(now, CallerId(7), 5);
+        request(&mut windows, now, CallerId(7), 5, true);
         windows.on_end(CallerId(7), true);
         assert_eq!(
             windows.assign(now, CallerId(7), &share(0, PoolForm::Paper), Cursor::OPEN),
@@ -626,7 +632,7 @@ mod tests {
     fn the_code_form_keeps_callers_alive_until_one_is_refused() {
         let (mut windows, now) = (Windows::new(), Instant::ZERO);
         for refused in [false, true] {
-            windows.on_request(now, CallerId(7), 0);
+            request(&mut windows, now, CallerId(7), 0, true);
             windows.on_end(CallerId(7), refused);
             let window = windows.assign(now, CallerId(7), &share(0, PoolForm::Code), Cursor::OPEN);
             assert_eq!(window, Some(u32::from(!refused)));
@@ -638,7 +644,7 @@ mod tests {
         let (mut windows, now) = (Windows::new(), Instant::ZERO);
         let fair = Share { turn: Some(Span::from_millis(1)), ..share(1, PoolForm::Paper) };
         for caller in [1, 2] {
-            windows.on_request(now, CallerId(caller), 9);
+            request(&mut windows, now, CallerId(caller), 9, true);
         }
         windows.on_end(CallerId(2), true);
         assert_eq!(windows.assign(now, CallerId(2), &fair, Cursor::OPEN), Some(0));
@@ -658,7 +664,7 @@ mod tests {
     #[test]
     fn silent_callers_are_forgotten_with_their_credits() {
         let (mut windows, now) = (Windows::new(), Instant::ZERO);
-        windows.on_request(now, CallerId(1), 0);
+        request(&mut windows, now, CallerId(1), 0, true);
         windows.on_end(CallerId(1), false);
         windows.assign(now, CallerId(1), &share(100, PoolForm::Paper), Cursor::OPEN);
         assert!(windows.issued() > 0);
@@ -676,13 +682,13 @@ mod tests {
                 let (now, caller) = (Instant::from_nanos(step as u64), CallerId(caller));
                 let form = if total % 2 == 0 { PoolForm::Paper } else { PoolForm::Code };
                 match op {
-                    0 => drop(windows.on_request(now, caller, demand)),
-                    1 => drop(windows.on_refusal(now, caller, demand)),
+                    0 => request(&mut windows, now, caller, demand, true),
+                    1 => request(&mut windows, now, caller, demand, false),
                     2 => windows.on_end(caller, demand % 2 == 0),
                     3 => drop(windows.assign(now, caller, &share(total, form), Cursor::OPEN)),
                     4 => windows.grant_drained(now, total, 3, demand % 2 == 0),
                     7 => windows.start_epoch(),
-                    5 => drop(windows.on_report(now, caller, demand)),
+                    5 => report(&mut windows, now, caller, demand),
                     _ => windows.on_gone(now, caller),
                 }
                 windows.invariants();

@@ -51,7 +51,7 @@ impl Gate {
         if self.limits.is_some() {
             self.pass_limits(now, &request)?;
         }
-        let entered = self.go_in(now, request, is_first_hop);
+        let entered = self.go_in(now, &mut request, is_first_hop);
         if let Some(limits) = &mut self.limits {
             match entered {
                 Ok(id) => limits.keep(id),
@@ -76,23 +76,23 @@ impl Gate {
     fn go_in(
         &mut self,
         now: Instant,
-        mut request: Request,
+        request: &mut Request,
         is_first_hop: bool,
     ) -> Result<RequestId, Rejection> {
-        if let Some(held) = self.hold_back(now, &request, is_first_hop) {
+        if let Some(held) = self.hold_back(now, request, is_first_hop) {
             return held;
         }
-        let degraded = self.ask_policy(now, &request)?;
+        let degraded = self.ask_policy(now, request)?;
         let id = self.entries.insert_with(|id| {
             request.id = id;
-            Entry { degraded, ..Entry::new(request, State::Waiting, is_first_hop, now) }
+            Entry { degraded, ..Entry::new(*request, State::Waiting, is_first_hop, now) }
         });
-        self.wait(now, &request);
+        self.wait(now, request);
         Ok(id)
     }
 
     /// May a request that passed all the rest enter, and degraded?
-    #[inline]
+    #[inline(always)] // It is most of what a refusal costs.
     pub(super) fn ask_policy(
         &mut self,
         now: Instant,
@@ -188,7 +188,17 @@ impl Gate {
     }
 
     /// Enters newcomers that still wait into the index by rank.
+    #[inline]
     pub(super) fn rank_newcomers(&mut self) {
+        if self.backlog.waiting() == 0 {
+            self.unranked.clear();
+        }
+        if !self.unranked.is_empty() {
+            self.rank_those_that_wait();
+        }
+    }
+
+    fn rank_those_that_wait(&mut self) {
         let Some(ranks) = &mut self.ranks else { return };
         for id in self.unranked.drain(..) {
             if let Some(entry) = self.entries.get(id).filter(|entry| entry.state == State::Waiting)
@@ -204,7 +214,7 @@ impl Gate {
         entry.state = State::Refused;
         let request = entry.request;
         self.schedule.remove(id);
-        self.dequeue(now, &request, false);
+        self.dequeue(now, id, false);
         self.leave(now, &request);
         self.refund(now, &request);
         Some(request)
@@ -218,10 +228,11 @@ impl Gate {
         }
     }
 
-    pub(super) fn dequeue(&mut self, now: Instant, request: &Request, started: bool) {
-        self.backlog.on_dequeue(now, request.id.index(), started);
+    #[inline]
+    pub(super) fn dequeue(&mut self, now: Instant, id: RequestId, started: bool) {
+        self.backlog.on_dequeue(now, id.index(), started);
         if let Some(ranks) = &mut self.ranks {
-            ranks.remove(request.id.index());
+            ranks.remove(id.index());
         }
     }
 

@@ -248,17 +248,21 @@ impl Gate {
     /// A request that runs has ended; its slot is free from the next dispatch on.
     pub fn finish(&mut self, now: Instant, id: RequestId, outcome: Outcome, cost: Cost) {
         let now = self.advance(now);
-        match self.entries.get(id).map(|entry| entry.state) {
-            None => return self.ignore(now, Misuse::UnknownId),
-            Some(State::Limited | State::Waiting | State::Refused) => {
+        let Some(entry) = self.entries.get_mut(id) else {
+            return self.ignore(now, Misuse::UnknownId);
+        };
+        match entry.state {
+            State::Limited | State::Waiting | State::Refused => {
                 return self.ignore(now, Misuse::WrongState);
             }
-            Some(State::Running) => self.free_slot(now, id),
-            Some(State::Paused) => {}
-        }
-        let Some(entry) = self.entries.get_mut(id) else { return };
-        if entry.state == State::Running {
-            entry.request.attained += now.since(entry.started);
+            State::Running => {
+                entry.request.attained += now.since(entry.started);
+                self.running -= 1;
+                if let Some(control) = &mut self.control {
+                    control.free_slot(now, entry.request.context.workflow);
+                }
+            }
+            State::Paused => {}
         }
         let request = &entry.request;
         let held = request.attained;
@@ -346,7 +350,10 @@ impl Gate {
                 entry.request.attained += step;
                 entry.request.cost =
                     Cost(entry.request.cost.0.saturating_sub(step.as_nanos()).max(1));
-                self.free_slot(now, id);
+                self.running -= 1;
+                if let Some(control) = &mut self.control {
+                    control.free_slot(now, entry.request.context.workflow);
+                }
             }
         }
     }
@@ -548,18 +555,11 @@ impl Gate {
         self.events.push(now, || Event::Objective { objective });
     }
 
-    fn free_slot(&mut self, now: Instant, id: RequestId) {
-        self.running -= 1;
-        if let (Some(control), Some(entry)) = (&mut self.control, self.entries.get(id)) {
-            control.free_slot(now, entry.request.context.workflow);
-        }
-    }
-
     /// Gives a slot to a request that was taken from the schedule, unless it is too late for it.
     fn start(&mut self, now: Instant, id: RequestId) {
         let soft = self.deadlines_are_soft();
         let Some(entry) = self.entries.get_mut(id) else { return };
-        let request = entry.request;
+        let request = &entry.request;
         let sojourn = now.since(request.enqueued);
         let verdict = if request.context.deadline <= now && !soft {
             let late = now.since(request.context.deadline).as_nanos() as f64;
@@ -568,32 +568,34 @@ impl Gate {
             Verdict::Admit
         } else {
             let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
-            self.admission.on_dequeue(&mut cx, &self.backlog, &request, sojourn)
+            self.admission.on_dequeue(&mut cx, &self.backlog, request, sojourn)
         };
         match verdict {
             Verdict::Refuse(mut rejection) | Verdict::Displace(mut rejection) => {
                 entry.state = State::Refused;
-                self.dequeue(now, &request, false);
+                let request = entry.request;
+                self.dequeue(now, id, false);
                 self.leave(now, &request);
                 self.refund(now, &request);
                 self.note_refusal(now, &request.context, &mut rejection);
                 self.actions.push_back(Action::Refuse { id, rejection });
             }
             Verdict::Admit | Verdict::Degrade => {
+                let Context { rank, workflow, .. } = request.context;
                 entry.degraded |= verdict == Verdict::Degrade;
                 entry.state = State::Running;
                 (entry.started, entry.beside) = (now, self.running);
                 let degraded = entry.degraded;
                 let first = !std::mem::replace(&mut entry.begun, true);
                 if let Some(control) = &mut self.control {
-                    control.take_slot(now, request.context.workflow);
+                    control.take_slot(now, workflow);
                     if first {
-                        control.on_start(request.context.workflow);
+                        control.on_start(workflow);
                     }
                 }
-                self.dequeue(now, &request, true);
+                self.dequeue(now, id, true);
                 self.running += 1;
-                self.events.push(now, || Event::Start { rank: request.context.rank, sojourn });
+                self.events.push(now, || Event::Start { rank, sojourn });
                 self.actions.push_back(Action::Start { id, degraded });
             }
         }

@@ -128,6 +128,7 @@ impl Backlog {
         (self.before, self.behind) = (before, behind);
     }
 
+    #[inline]
     pub(crate) fn on_enqueue(
         &mut self,
         now: Instant,
@@ -150,6 +151,7 @@ impl Backlog {
     }
 
     /// A request left the queue; `started` tells a start from a cancel, push-out or drop.
+    #[inline]
     pub(crate) fn on_dequeue(&mut self, now: Instant, place: usize, started: bool) {
         debug_assert!(self.waiting > 0, "dequeue from an empty queue");
         let weight = self.weights[place];

@@ -12,12 +12,13 @@ use crate::meter::Cost;
 #[derive(Clone, Debug)]
 pub(super) struct Costs {
     levels: Box<[Mean]>,
+    /// Costs, and their squares.
     all: Mean,
-    squares: Mean,
+    squares: f32,
     /// Logarithm, to the base 2, of cost ÷ what was expected: lately and for long, and its variance.
     lately: Mean<{ LATELY }>,
     long: Mean,
-    variance: Mean,
+    variance: f32,
 }
 
 /// Requests of which a mean is. With exponential costs a level is known to 2 %, and the sum of the six levels that are
@@ -37,10 +38,10 @@ impl Costs {
         Self {
             levels: vec![Mean::default(); LEVELS].into_boxed_slice(),
             all: Mean::default(),
-            squares: Mean::default(),
+            squares: 0.0,
             lately: Mean::default(),
             long: Mean::default(),
-            variance: Mean::default(),
+            variance: 0.0,
         }
     }
 
@@ -52,7 +53,7 @@ impl Costs {
         }
         self.levels[level].add(cost);
         self.all.add(cost);
-        self.squares.add(cost * cost);
+        self.all.follow(&mut self.squares, cost * cost);
     }
 
     /// Learns from the logarithm of cost ÷ what was expected whether all costs have changed.
@@ -60,9 +61,9 @@ impl Costs {
         self.lately.add(off);
         self.long.add(off);
         let surprise = off - self.long.mean;
-        self.variance.add(surprise * surprise);
+        self.long.follow(&mut self.variance, surprise * surprise);
         let shift = self.lately.mean - self.long.mean;
-        let chance = self.variance.mean / f32::from(self.lately.count);
+        let chance = self.variance / f32::from(self.lately.count);
         if self.long.count >= KNOWN && shift * shift > SHIFT * SHIFT * chance {
             self.scale(shift.exp2());
             self.lately = Mean { mean: self.long.mean, count: AFRESH };
@@ -75,7 +76,7 @@ impl Costs {
             level.mean *= factor;
         }
         self.all.mean *= factor;
-        self.squares.mean *= factor * factor;
+        self.squares *= factor * factor;
     }
 
     /// Mean cost of a request of `level`, as far as is known.
@@ -97,7 +98,7 @@ impl Costs {
     /// they are exponential.
     pub(super) fn variability(&self) -> f64 {
         let mean = f64::from(self.mean());
-        (f64::from(self.squares.mean) / (mean * mean) - 1.0).max(0.0)
+        (f64::from(self.squares) / (mean * mean) - 1.0).max(0.0)
     }
 }
 
@@ -112,6 +113,11 @@ impl<const OF: u16> Mean<OF> {
     fn add(&mut self, sample: f32) {
         self.count = (self.count + 1).min(OF);
         self.mean += (sample - self.mean) / f32::from(self.count);
+    }
+
+    /// Takes a sample into another mean, of as many samples as this one.
+    fn follow(self, other: &mut f32, sample: f32) {
+        *other += (sample - *other) / f32::from(self.count);
     }
 
     fn get(self) -> Option<f32> {

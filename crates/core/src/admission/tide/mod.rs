@@ -46,6 +46,7 @@ use crate::objective::Objective;
 use crate::rank::Cursor;
 use crate::request::{Cx, Request};
 use crate::signal::{Backlog, DelaySignal};
+use crate::slab::Key;
 use crate::time::{Instant, Span};
 use crate::verdict::{Advice, Outcome, Reason, Rejection, Verdict};
 use bursts::Bursts;
@@ -159,13 +160,14 @@ impl Tide {
     /// Step 5: the longest predicted wait at which a request is let in, and whether it may push out
     /// others for it. Whoever does as it was told may; what it was told may be old, which is no fault
     /// of its own. So may everybody with a rank that is always let in.
-    fn allowed_wait(&self, now: Instant, request: &Request) -> (Span, bool) {
-        let Context { rank, caller, .. } = request.context;
+    #[inline]
+    fn allowed_wait(&self, now: Instant, request: &Request, key: Option<Key>) -> (Span, bool) {
+        let Context { rank, .. } = request.context;
         if self.sway.strict.last.admits(rank) {
             return (self.waits.longest_for(request), true);
         }
         // What crossed our last word on its way was sent by the one before.
-        match self.windows.told(caller, now - self.derived.period) {
+        match key.and_then(|key| self.windows.told(key, now - self.derived.period)) {
             Some(told) if told.admits(rank) => (self.waits.longest_for(request), true),
             // It gains nothing by not listening: it gets what nobody else waits for.
             Some(_) => (Span::ZERO, false),
@@ -359,28 +361,25 @@ impl Admission for Tide {
         let Context { caller, demand, rank, sheds, .. } = request.context;
         self.round.get_or_insert(Round::starting(cx.now)).arrived += 1;
         let wait = backlog.age_at_start(cx.now, request.arrived);
-        let (allowed, welcome) = self.allowed_wait(cx.now, request);
-        let verdict = if wait <= allowed {
-            Verdict::Admit
-        } else {
-            let (wait, limit) = (wait.as_nanos() as f64, allowed.as_nanos() as f64);
-            let rejection = Rejection::new(Reason::Wait, wait, limit, Advice::Elsewhere);
-            match welcome {
-                true => Verdict::Displace(rejection),
-                false => Verdict::Refuse(rejection),
-            }
-        };
-        let silence = match verdict {
-            Verdict::Refuse(_) => self.windows.on_refusal(cx.now, caller, demand),
-            _ => self.windows.on_request(cx.now, caller, demand),
-        };
+        let key = self.windows.hear(cx.now, caller);
+        let (allowed, welcome) = self.allowed_wait(cx.now, request, key);
+        let in_time = wait <= allowed;
+        let silence = key.and_then(|key| {
+            self.windows.on_sheds(key, sheds.count);
+            self.windows.on_request(cx.now, key, demand, in_time || welcome)
+        });
         self.offered.arrive(rank);
         self.bursts.arrive();
         self.offered.report(cx.now, sheds, silence.map(|span| span.min(self.holds)));
-        if sheds.count > 0 {
-            self.windows.on_sheds(caller, sheds.count);
+        if in_time {
+            return Verdict::Admit;
         }
-        verdict
+        let (wait, limit) = (wait.as_nanos() as f64, allowed.as_nanos() as f64);
+        let rejection = Rejection::new(Reason::Wait, wait, limit, Advice::Elsewhere);
+        match welcome {
+            true => Verdict::Displace(rejection),
+            false => Verdict::Refuse(rejection),
+        }
     }
 
     fn on_dequeue(
@@ -428,11 +427,12 @@ impl Admission for Tide {
     }
 
     fn on_report(&mut self, cx: &mut Cx<'_>, _backlog: &Backlog, context: &Context) {
-        let silence = self.windows.on_report(cx.now, context.caller, context.demand);
-        let since = silence.map(|span| span.min(self.holds));
-        self.offered.report(cx.now, context.sheds, since);
+        let silence = self.windows.hear(cx.now, context.caller).and_then(|key| {
+            self.windows.on_sheds(key, context.sheds.count);
+            self.windows.on_report(cx.now, key, context.demand)
+        });
+        self.offered.report(cx.now, context.sheds, silence.map(|span| span.min(self.holds)));
         if context.sheds.count > 0 {
-            self.windows.on_sheds(context.caller, context.sheds.count);
             self.round.get_or_insert(Round::starting(cx.now));
         }
     }

@@ -86,6 +86,7 @@ impl Offered {
 
     /// A caller tells what it shed in the time since it last spoke; none if nobody knows when. What
     /// is of a time when much more was offered says nothing about now.
+    #[inline]
     pub(super) fn report(&mut self, now: Instant, sheds: Sheds, since: Option<Span>) {
         let since = since.unwrap_or_default();
         if now - since < self.ebbed {

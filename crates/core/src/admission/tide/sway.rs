@@ -89,7 +89,7 @@ impl Sway {
 
     /// The delay up to which callers are told that `rank` is let in.
     pub(super) fn wait_for(&self, rank: Rank, longest: Span) -> Span {
-        let rest = longest.scale(REST);
+        let rest = || longest.scale(REST);
         // How far from `lax` to `strict` on the way the rank drops out.
         let part = |from: Cursor, to: Cursor| {
             let (from, to) = (f64::from(from.ranks()), f64::from(to.ranks()));
@@ -98,9 +98,9 @@ impl Sway {
         if self.strict.last.admits(rank) {
             longest
         } else if self.rest.last.admits(rank) {
-            rest + longest.saturating_sub(rest).scale(part(self.rest.last, self.strict.last))
+            rest() + longest.saturating_sub(rest()).scale(part(self.rest.last, self.strict.last))
         } else if self.lax.last.admits(rank) {
-            rest.scale(part(self.lax.last, self.rest.last))
+            rest().scale(part(self.lax.last, self.rest.last))
         } else {
             Span::ZERO
         }
