@@ -445,3 +445,31 @@ fn credits_run_out_before_requests_are_refused() {
     let report = run(text, &[&sets[..], &one].concat());
     assert!(report.drop_rate < 0.1, "{}", report.drop_rate);
 }
+
+/// Half of the cores are gone for a while: callers hear within a few rounds how little is left, and when it is over the
+/// requests that they shed meanwhile are not taken to be offered beside those that they send again.
+#[test]
+fn what_callers_shed_before_they_were_told_better_is_not_offered_now() {
+    let text = include_str!("../../../plans/rough.toml");
+    let sets = ["requests=42500", "warmup_requests=80000", "load=[2.0]", "service.time=10us"];
+    let fault = r#"faults=[{kind="cores",cores=5,at="47ms",for="20ms"}]"#;
+    // Core time of answers in time, with 1.76 µs for messages, over some seeds.
+    let good = |policy: &str| {
+        let policy = format!("policy=[\"{policy}\"]");
+        let more = [fault, "service.distribution=exponential", &policy];
+        let plan = Plan::parse(
+            "scenario",
+            text,
+            &[&sets[..], &more].concat().iter().map(|set| (*set).to_owned()).collect::<Vec<_>>(),
+            Path::new(""),
+        )
+        .unwrap();
+        let one = |seed| {
+            let report = run_point(&plan, &plan.points[0], seed);
+            report.goodput_rps / report.capacity_rps * (report.work_us + 1.76) / 11.76
+        };
+        (1..=8).map(one).sum::<f64>() / 8.0
+    };
+    let below = good("ideal") - good("tide");
+    assert!(below < 0.028, "{below} of the capacity");
+}

@@ -3,6 +3,9 @@
 //! Without pressure what it did is a lower bound. While ranks are shed all the same, more is tried: a
 //! little, or as much as the short queue and the slots that are free say that there is room for. Where hardly fewer
 //! slots were in use than under pressure, the queue is short by chance.
+//!
+//! A service that has lost half of its cores shows it in one round: that is no chance, and is believed at once. But a service
+//! that has to receive and refuse ten times what it can serve does less without having lost anything.
 
 use crate::time::Span;
 
@@ -11,6 +14,8 @@ use crate::time::Span;
 pub(super) struct Capacity {
     /// Cost per nanosecond that it finished; zero while unknown.
     rate: f64,
+    /// By how much a round is off, as a variance in squares of the rate.
+    variance: f64,
     /// Slots that were in use.
     full: f64,
 }
@@ -22,6 +27,8 @@ pub(super) struct Seen {
     pub(super) elapsed: Span,
     /// Cost that finished.
     pub(super) served: u64,
+    /// Cost that could have been served in the time that refusals and messages nobody asked for took.
+    pub(super) lost: f64,
     /// Mean number of slots in use.
     pub(super) in_use: f64,
     /// Mean cost of a request.
@@ -39,6 +46,11 @@ pub(super) struct Seen {
 /// Weight of a new round: rounds of a few hundred requests with exponential costs are off by some
 /// 5 %, and the mean of ten of them by 2 %.
 const GAIN: f64 = 0.2;
+/// Square of the standard deviations by which a round did less that is no chance, and the least variance that is believed.
+const SHIFT: f64 = 16.0;
+const SURE: f64 = 0.02 * 0.02;
+/// Most of it that is lost at once: a service that stalls does nothing for a while, and is well again.
+const LOST_MOST: f64 = 0.5;
 /// Most that a service is taken to have had time to spare for, in what it did.
 const SPARE_MOST: f64 = 8.0;
 /// Share of the slots in use under pressure beyond which it is chance that nothing waits. By simulation: without it a
@@ -66,7 +78,7 @@ impl Capacity {
         let served = seen.served as f64 / nanos;
         self.fill(seen);
         if seen.pressed && self.rate > 0.0 {
-            self.rate += GAIN * (served - self.rate);
+            self.under_pressure(served, served + seen.lost / nanos);
             return 0.0;
         }
         // One server that takes s per request and is idle for 1 − ρ of the time lets a request wait
@@ -91,6 +103,19 @@ impl Capacity {
         self.rate += gain * (served - self.rate).max(0.0);
         // There was never more than all of its time.
         spare.min(self.rate) * nanos
+    }
+
+    /// Learns from a round that did all it could: `served`, and `could` if it had had nothing to refuse. A round that did more
+    /// than chance explains is no such sign: by simulation, 10,000 callers are then told of more than they may send.
+    fn under_pressure(&mut self, served: f64, could: f64) {
+        let less = 1.0 - could / self.rate;
+        let chance = self.variance.max(SURE);
+        self.variance += GAIN * ((less * less).min(SHIFT * chance) - self.variance);
+        if less > 0.0 && less * less > SHIFT * chance {
+            self.rate *= 1.0 - less.min(LOST_MOST);
+        } else {
+            self.rate += GAIN * (served - self.rate);
+        }
     }
 
     /// Learns how many slots are in use under pressure: no fewer than without.
@@ -119,6 +144,7 @@ mod tests {
         Seen {
             elapsed: Span::from_micros(1),
             served,
+            lost: 0.0,
             in_use: 5.0,
             mean_cost: 10.0,
             mean_delay,
@@ -130,7 +156,24 @@ mod tests {
 
     /// A service with ten slots, all in use under pressure.
     fn known(rate: f64) -> Capacity {
-        Capacity { rate, full: 10.0 }
+        Capacity { rate, variance: 0.0, full: 10.0 }
+    }
+
+    #[test]
+    fn half_of_the_cores_are_missed_at_once_unless_refusals_took_them() {
+        let after = |served, lost| {
+            let mut capacity = known(4.0);
+            // Rounds are off by 5 %.
+            for round in 0..50 {
+                capacity.measure(&seen(if round % 2 == 0 { 3_800 } else { 4_200 }, 1e3, true));
+            }
+            capacity.measure(&Seen { lost, ..seen(served, 1e3, true) });
+            capacity.rate()
+        };
+        assert!((1.99..2.05).contains(&after(2_000, 0.0)), "half is gone");
+        assert!((1.99..2.05).contains(&after(0, 0.0)), "it may only have stalled");
+        assert!((3.5..3.7).contains(&after(2_000, 2_000.0)), "it had to refuse");
+        assert!((3.8..4.0).contains(&after(3_500, 0.0)), "that may be chance");
     }
 
     #[test]

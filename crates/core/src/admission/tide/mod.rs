@@ -37,7 +37,7 @@ mod sway;
 mod waits;
 
 use super::{Admission, AdmissionConfig, Issued, Needs};
-use crate::context::{CallerId, Context};
+use crate::context::{CallerId, Context, Sheds};
 use crate::credit::{Pool, PoolForm, Share, Windows};
 use crate::event::Event;
 use crate::feedback::Feedback;
@@ -57,7 +57,7 @@ use offered::{Lump, Offered};
 use round::Round;
 use surplus::surplus;
 use sway::{Cursors, Sway};
-use waits::Waits;
+use waits::{REFUSAL_NS, Waits};
 
 /// The default policy: a pool of credits follows the delay, and two cursors over ranks follow what
 /// is offered and what the service can do.
@@ -177,6 +177,30 @@ impl Tide {
         }
     }
 
+    /// What a caller says it shed, but for what it was told since that it may send: it does so now, and that is counted
+    /// as it comes. Where credits decide, it may lack them.
+    fn still_shed(&self, key: Option<Key>, sheds: Sheds) -> Sheds {
+        if sheds.count == 0 || self.lump {
+            return sheds;
+        }
+        let told = key.and_then(|key| self.windows.told(key, Instant::FAR));
+        if told.is_some_and(|told| told.admits(sheds.sample)) { Sheds::NONE } else { sheds }
+    }
+
+    /// Cost that could have been served, with its messages, in the time that a round's refusals took. Slots are held for
+    /// longer while messages keep the cores busy, so time is by cost, which is in nanoseconds if nothing else is said.
+    fn lost(&self, round: &Round) -> f64 {
+        let cost = self.offered.mean_cost();
+        let unasked = 0.5 * f64::from(round.told.saturating_sub(round.arrived));
+        (f64::from(round.refused) + unasked) * cost * REFUSAL_NS / (REFUSAL_NS + cost)
+    }
+
+    fn count_refusal(&mut self) {
+        if let Some(round) = &mut self.round {
+            round.refused += 1;
+        }
+    }
+
     /// Concludes one control period that ended at `due`, or many alike. Returns how many.
     fn control(&mut self, cx: &mut Cx<'_>, backlog: &Backlog, due: Instant) -> u64 {
         let (period, target) = (self.derived.period, self.pool.target());
@@ -242,6 +266,7 @@ impl Tide {
         let spare = self.capacity.measure(&capacity::Seen {
             elapsed,
             served: round.served,
+            lost: self.lost(&round),
             in_use: round.held as f64 / elapsed.as_nanos().max(1) as f64,
             mean_cost: self.offered.mean_cost(),
             mean_delay,
@@ -338,9 +363,10 @@ impl Tide {
             self.windows.start_epoch();
             self.epoch_ends = due + self.holds;
         }
-        // At the price of half of the time that the service has to spare.
-        let told = TOLD - TOLD_PRICE / self.waits.messages();
-        let least = told * (1.0 - self.reach()) * self.capacity.rate();
+        // At the price of half of the time that the service has to spare. What is open stays so, and is worth telling.
+        let open = self.last() == Cursor::OPEN;
+        let told = if open { 1.0 } else { TOLD * (1.0 - self.reach()) };
+        let least = (told - TOLD_PRICE / self.waits.messages()) * self.capacity.rate();
         let bound = self.offered.cut(least, Lump::Within).min(self.last());
         let messages = 0.5 * self.waits.messages() * spare / self.offered.mean_cost();
         let limit = 8 + messages as usize;
@@ -370,16 +396,18 @@ impl Admission for Tide {
         });
         self.offered.arrive(rank);
         self.bursts.arrive();
+        let sheds = self.still_shed(key, sheds);
         self.offered.report(cx.now, sheds, silence.map(|span| span.min(self.holds)));
         if in_time {
             return Verdict::Admit;
         }
         let (wait, limit) = (wait.as_nanos() as f64, allowed.as_nanos() as f64);
         let rejection = Rejection::new(Reason::Wait, wait, limit, Advice::Elsewhere);
-        match welcome {
-            true => Verdict::Displace(rejection),
-            false => Verdict::Refuse(rejection),
+        if welcome {
+            return Verdict::Displace(rejection);
         }
+        self.count_refusal();
+        Verdict::Refuse(rejection)
     }
 
     fn on_dequeue(
@@ -424,14 +452,17 @@ impl Admission for Tide {
 
     fn on_leave(&mut self, _cx: &mut Cx<'_>, request: &Request) {
         self.windows.on_end(request.context.caller, true);
+        self.count_refusal();
     }
 
     fn on_report(&mut self, cx: &mut Cx<'_>, _backlog: &Backlog, context: &Context) {
-        let silence = self.windows.hear(cx.now, context.caller).and_then(|key| {
+        let key = self.windows.hear(cx.now, context.caller);
+        let silence = key.and_then(|key| {
             self.windows.on_sheds(key, context.sheds.count);
             self.windows.on_report(cx.now, key, context.demand)
         });
-        self.offered.report(cx.now, context.sheds, silence.map(|span| span.min(self.holds)));
+        let sheds = self.still_shed(key, context.sheds);
+        self.offered.report(cx.now, sheds, silence.map(|span| span.min(self.holds)));
         if context.sheds.count > 0 {
             self.round.get_or_insert(Round::starting(cx.now));
         }

@@ -13,6 +13,8 @@ pub(super) struct Round {
     pub(super) began: Instant,
     /// Requests that arrived.
     pub(super) arrived: u32,
+    /// Those that were refused, at once or later.
+    pub(super) refused: u32,
     /// Messages to callers.
     pub(super) told: u32,
     /// Cost that finished.
@@ -40,6 +42,7 @@ impl Round {
         Self {
             began: now,
             arrived: 0,
+            refused: 0,
             told: 0,
             served: 0,
             held: 0,

@@ -46,7 +46,7 @@ const WORKED_FOR: f64 = 1.25;
 /// Weight of a finish in the mean service time: a slow start is soon forgotten.
 const SERVICE_GAIN: f64 = 1.0 / 32.0;
 /// Time it takes to receive a request and refuse it, in nanoseconds (1.76 µs in Breakwater's testbed).
-const REFUSAL_NS: f64 = 2_000.0;
+pub(super) const REFUSAL_NS: f64 = 2_000.0;
 
 impl Waits {
     /// Nothing is known yet but the longest wait.

@@ -11,9 +11,9 @@ use super::super::chart::Chart;
 use super::super::claim::Unit;
 use super::super::lab::{Lab, Runs, Source, at, text};
 use super::goal::Goal;
-use super::reach::{Known, Marks, Reach};
-use super::rivals::{Beside, Entry};
-use super::{fair, mean_us, slo_us};
+use super::reach::{FIRST, GOOD, Known, Reach, marks};
+use super::rivals::{Beside, Entry, Rivals};
+use super::{mean_us, slo_us};
 use crate::report::Report;
 
 const PLAN: Source = Source {
@@ -41,7 +41,9 @@ pub(super) fn part(lab: &Lab<'_>) -> (Vec<Goal>, Vec<Chart>) {
     };
     let run = |time: &&'static str| (*time, lab.run(PLAN, &[sets.clone(), of(time)].concat()));
     let all: Vec<(&str, Runs)> = times.iter().map(run).collect();
-    let others = |runs: &Runs| runs.only(|run| run.policy != "tide");
+    let others = |runs: &Runs| {
+        vec![Rivals { sets: Vec::new(), runs: runs.only(|run| run.policy != "tide") }]
+    };
     let mut beside = Beside::new("mixes, 1.2× and more", &others(&all[0].1));
     let mut goals = Goals::new();
     for (time, runs) in &all {
@@ -52,11 +54,11 @@ pub(super) fn part(lab: &Lab<'_>) -> (Vec<Goal>, Vec<Chart>) {
             if load(tide) <= 1.0 || in_time(time, cost(tide)) <= 0.99 {
                 continue;
             }
-            let again = |policy: &str| {
-                let mut sets = [sets.clone(), of(time)].concat();
+            let again = |policy: &str, with: &[String]| {
+                let mut sets = [&sets[..], &of(time), with].concat();
                 sets.extend(tide.point.iter().map(|(path, value)| format!("{path}=[{value}]")));
                 sets.extend([format!("policy={policy}"), "seeds=4".to_owned()]);
-                fair(&lab.run(PLAN, &sets).mean().0[0], time)
+                lab.run(PLAN, &sets).mean().0.remove(0)
             };
             let first = first(time, tide);
             let place = place(time, tide);
@@ -95,28 +97,26 @@ impl Goals {
     fn add(&mut self, time: &str, run: &Report, told: &Known<'_>) {
         let [first, most, by_rank, calm] = &mut self.0;
         let (cost, load, place) = (cost(run), load(run), place(time, run));
-        let tide = Marks::of(run, time);
+        let tide = marks(run, time);
         // As if nobody cared for tails and drops: with those goals too, still less is possible.
-        let goals = Marks { good: 0.98, tail: 1.0, drops: 1.0, first: self::first(time, run) };
+        let goals = [0.98, -1.0, -1.0, self::first(time, run)];
         if load > 1.0 && in_time(time, cost) > 0.99 {
             let most = if cost == "independent" { most } else { by_rank };
-            most.point_or(place.clone(), tide.good, || {
-                told.best(&goals, &tide, |marks| &mut marks.good, f64::max)
-            });
+            most.point_or(place.clone(), tide[GOOD], || told.best(&goals, &tide, GOOD));
         }
         // With one rank for all there is no first quarter to prefer.
         if text(run, "workload.ranks") == "one" {
             return;
         }
-        let quarter = || told.best(&goals, &tide, |marks| &mut marks.first, f64::max);
+        let quarter = || told.best(&goals, &tide, FIRST);
         if load > 1.0 {
             let all = possible(time, cost, load);
-            first.point_or(place.clone(), tide.first / all, || quarter().map(|best| best / all));
+            first.point_or(place.clone(), tide[FIRST] / all, || quarter().map(|best| best / all));
         }
         if load < 1.0 {
             calm.point(place, refused(run));
         } else if load <= 1.2 {
-            calm.point_or(place, 1.0 - tide.first, || quarter().map(|best| 1.0 - best));
+            calm.point_or(place, 1.0 - tide[FIRST], || quarter().map(|best| 1.0 - best));
         }
     }
 }

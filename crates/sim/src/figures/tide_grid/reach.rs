@@ -1,7 +1,7 @@
 //! What is possible in a point where a goal is missed: what [`told`](crate::told) has there, with all its choices.
 //!
-//! Goals pull against each other: who drops less is idle more. If one of the choices meets all of them, they are
-//! possible. If none does, tide is to be compared with those choices that are no worse in all else.
+//! Goals pull against each other: who drops less is idle more. If one of the choices meets all of them, and by more than
+//! chance, they are possible. If none does, tide is to be compared with those choices that are no worse in all else.
 
 use std::cell::LazyCell;
 
@@ -9,46 +9,35 @@ use super::super::lab::{Grid, Lab, Source, at};
 use super::{fair, slo_us};
 use crate::report::Report;
 
-/// What goals are about.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Marks {
-    /// Core time of answers in time, of capacity.
-    pub(super) good: f64,
-    /// 99th percentile, of the SLO.
-    pub(super) tail: f64,
-    /// Refused by the server, of what arrived there.
-    pub(super) drops: f64,
-    /// Answered in time, of the most important quarter.
-    pub(super) first: f64,
-}
+/// What the goals of a point are about, each the better the higher.
+pub(super) type Marks = [f64; 4];
 
-/// As many requests are served in a run.
-const SERVED: f64 = 100_000.0;
-/// By so much two runs differ by chance.
-const CHANCE: Marks = Marks { good: 0.002, tail: 0.02, drops: 0.001, first: 0.002 };
+/// Which mark of a steady run is which: core time of answers in time, of capacity; 99th percentile, of the SLO, below
+/// zero; refused by the server, of what arrived there, below zero; answered in time, of the most important quarter.
+pub(super) const GOOD: usize = 0;
+pub(super) const TAIL: usize = 1;
+pub(super) const DROPS: usize = 2;
+pub(super) const FIRST: usize = 3;
 
-impl Marks {
-    pub(super) fn of(run: &Report, time: &str) -> Self {
-        Self {
-            good: fair(run, time),
-            tail: run.p99_us / slo_us(time),
-            drops: run.drop_rate,
-            first: run.success_by_quarter[0],
-        }
-    }
+/// By so much two steady runs differ by chance.
+const CHANCE: Marks = [0.002, 0.02, 0.001, 0.002];
+/// As many requests are served in a run of `told`.
+const SERVED: f64 = 150_000.0;
+/// As many of each caller before it, and of all.
+const SETTLING: f64 = 3.0;
+const BEFORE: f64 = 20_000.0;
 
-    /// Whether these are as good as `others`, but for chance.
-    fn meet(&self, others: &Self, chance: bool) -> bool {
-        let but = if chance { 1.0 } else { 0.0 };
-        self.good >= others.good - but * CHANCE.good
-            && self.tail <= others.tail + but * CHANCE.tail
-            && self.drops <= others.drops + but * CHANCE.drops
-            && self.first >= others.first - but * CHANCE.first
-    }
+/// The marks of a steady run.
+pub(super) fn marks(run: &Report, time: &str) -> Marks {
+    let tail = run.p99_us / slo_us(time);
+    [fair(run, time), -tail, -run.drop_rate, run.success_by_quarter[0]]
 }
 
 /// What `told` has in a point, one for each of its choices.
-pub(super) struct Reach(Vec<Marks>);
+pub(super) struct Reach {
+    choices: Vec<Marks>,
+    chance: Marks,
+}
 
 /// The same, found out when somebody asks.
 pub(super) type Known<'a> = LazyCell<Reach, Box<dyn FnOnce() -> Reach + 'a>>;
@@ -56,18 +45,22 @@ pub(super) type Known<'a> = LazyCell<Reach, Box<dyn FnOnce() -> Reach + 'a>>;
 /// What there is to choose where nothing changes, and where something does.
 pub(super) fn steady() -> Grid {
     Grid::new("told")
-        .axis("told.offer", &["0.96", "0.98", "0.99", "1.0", "1.02", "1.04", "1.07", "1.1", "1.15"])
-        .axis("told.room", &["0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7"])
+        .axis("told.offer", &["0.97", "0.985", "1.0", "1.02", "1.06"])
+        .axis("told.room", &["0.2", "0.35", "0.5", "0.6"])
 }
 
 pub(super) fn changing() -> Grid {
     Grid::new("told")
         .axis("told.offer", &["0.97", "1.0", "1.05", "1.1"])
-        .axis("told.room", &["0.2", "0.35", "0.5", "0.65"])
+        .axis("told.room", &["0.35", "0.5"])
         .axis("told.notices", &["true", "false"])
 }
 
 impl Reach {
+    pub(super) fn new(choices: Vec<Marks>, chance: Marks) -> Self {
+        Self { choices, chance }
+    }
+
     /// Of a point in which these values are set.
     pub(super) fn of(
         lab: &Lab<'_>,
@@ -78,10 +71,10 @@ impl Reach {
     ) -> Self {
         let sets = [sets, &["policy=[\"told\"]".to_owned()]].concat();
         let runs = lab.run_each(plan, &sets, &grid.sets(), None);
-        Self(runs.iter().map(|runs| Marks::of(&runs.mean().0[0], time)).collect())
+        Self::new(runs.iter().map(|runs| marks(&runs.mean().0[0], time)).collect(), CHANCE)
     }
 
-    /// Of the point of a steady run, with so many requests served.
+    /// Of the point of a steady run.
     pub(super) fn lazily<'a>(
         lab: &'a Lab<'_>,
         plan: Source,
@@ -89,37 +82,30 @@ impl Reach {
         run: &Report,
         more: &[String],
     ) -> Known<'a> {
-        let load = at(run, "load").unwrap_or(1.0);
+        let (load, callers) = (at(run, "load").unwrap_or(1.0), at(run, "callers").unwrap_or(0.0));
         let mut sets = more.to_vec();
         sets.extend(run.point.iter().map(|(path, value)| format!("{path}=[{value}]")));
-        sets.push(format!("warmup_requests={:.0}", 20_000.0 * load));
+        sets.push(format!("warmup_requests={:.0}", BEFORE.max(SETTLING * callers) * load));
         sets.push(format!("requests={:.0}", SERVED * load));
         LazyCell::new(Box::new(move || Self::of(lab, plan, &steady(), time, &sets)))
     }
 
-    /// The most goodput of all choices.
-    pub(super) fn most(&self) -> f64 {
-        self.0.iter().map(|choice| choice.good).fold(0.0, f64::max)
+    /// The most that a choice has of this mark, whatever it has of the others.
+    pub(super) fn most(&self, which: usize) -> f64 {
+        self.choices.iter().map(|choice| choice[which]).fold(f64::NEG_INFINITY, f64::max)
     }
 
-    /// The best that is possible of one mark, for one who is no worse than `tide` in the others; none if all `goals`
-    /// are possible together. Who is ahead of every choice has itself to compare with.
-    pub(super) fn best(
-        &self,
-        goals: &Marks,
-        tide: &Marks,
-        mark: impl Fn(&mut Marks) -> &mut f64,
-        better: fn(f64, f64) -> f64,
-    ) -> Option<f64> {
-        if self.0.iter().any(|choice| choice.meet(goals, false)) {
+    /// The best that is possible of one mark, for one who is no worse than `own` in the others but for chance; none if
+    /// all `goals` are possible together. Who is ahead of every choice has itself to compare with.
+    pub(super) fn best(&self, goals: &Marks, own: &Marks, which: usize) -> Option<f64> {
+        let meets = |choice: &&Marks| (0..4).all(|n| choice[n] >= goals[n] + self.chance[n]);
+        if self.choices.iter().any(|choice| meets(&choice)) {
             return None;
         }
-        let value = |marks: &Marks| *mark(&mut { *marks });
-        let mut rest = *tide;
-        // Whatever it has of this one will do.
-        *mark(&mut rest) = -better(f64::INFINITY, f64::NEG_INFINITY);
-        let as_good = self.0.iter().filter(|choice| choice.meet(&rest, true));
-        Some(as_good.map(value).fold(value(tide), better))
+        let as_good =
+            |choice: &&Marks| (0..4).all(|n| n == which || choice[n] >= own[n] - self.chance[n]);
+        let best = self.choices.iter().filter(as_good).map(|choice| choice[which]);
+        Some(best.fold(own[which], f64::max))
     }
 }
 
@@ -127,26 +113,30 @@ impl Reach {
 mod tests {
     use super::*;
 
-    const GOALS: Marks = Marks { good: 0.98, tail: 0.8, drops: 0.01, first: 0.0 };
+    const GOALS: Marks = [0.98, -0.8, -0.01, f64::NEG_INFINITY];
 
     fn marks(good: f64, drops: f64) -> Marks {
-        Marks { good, tail: 0.7, drops, first: 1.0 }
+        [good, -0.7, -drops, 1.0]
     }
 
     #[test]
-    fn what_one_choice_meets_is_possible() {
-        let reach = Reach(vec![marks(0.97, 0.005), marks(0.985, 0.009)]);
-        let tide = marks(0.99, 0.03);
-        assert_eq!(reach.best(&GOALS, &tide, |marks| &mut marks.drops, f64::min), None);
+    fn what_one_choice_meets_by_more_than_chance_is_possible() {
+        let best = |choice: Marks| {
+            let reach = Reach::new(vec![marks(0.97, 0.005), choice], CHANCE);
+            reach.best(&GOALS, &marks(0.99, 0.03), DROPS)
+        };
+        assert_eq!(best(marks(0.985, 0.008)), None);
+        assert_eq!(best(marks(0.985, 0.0095)), Some(-0.03), "that may be chance");
     }
 
     #[test]
     fn who_is_as_good_in_all_else_is_compared_with() {
-        let reach = Reach(vec![marks(0.97, 0.005), marks(0.985, 0.02), marks(0.995, 0.05)]);
-        let best = |tide: Marks| reach.best(&GOALS, &tide, |marks| &mut marks.drops, f64::min);
-        assert_eq!(best(marks(0.984, 0.03)), Some(0.02));
-        assert_eq!(best(marks(0.99, 0.03)), Some(0.03), "nobody else has as much with fewer");
-        let most = |tide: Marks| reach.best(&GOALS, &tide, |marks| &mut marks.good, f64::max);
-        assert_eq!(most(marks(0.975, 0.03)), Some(0.985));
+        let choices = vec![marks(0.97, 0.005), marks(0.985, 0.02), marks(0.995, 0.05)];
+        let reach = Reach::new(choices, CHANCE);
+        let best = |own: Marks| reach.best(&GOALS, &own, DROPS);
+        assert_eq!(best(marks(0.984, 0.03)), Some(-0.02));
+        assert_eq!(best(marks(0.99, 0.03)), Some(-0.03), "nobody else has as much with fewer");
+        assert_eq!(reach.best(&GOALS, &marks(0.975, 0.03), GOOD), Some(0.985));
+        assert_eq!(reach.most(GOOD), 0.995);
     }
 }

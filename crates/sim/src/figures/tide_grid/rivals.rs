@@ -4,7 +4,7 @@ use super::super::claim::Unit;
 use super::super::lab::Runs;
 use super::fair;
 use super::goal::Goal;
-use super::reach::{Known, Marks};
+use super::reach::{DROPS, GOOD, Known, TAIL, marks};
 use crate::report::Report;
 
 /// Goodput beside the best of the others, tail and drops beside Breakwater's.
@@ -14,13 +14,19 @@ pub(super) struct Beside {
     drops: Goal,
 }
 
+/// Runs of others, and the parameters that they have beside those of the plan.
+pub(super) struct Rivals {
+    pub(super) sets: Vec<String>,
+    pub(super) runs: Runs,
+}
+
 /// A run of tide, and what else may be asked about its point.
 pub(super) struct Entry<'a, 'k> {
     pub(super) place: String,
     pub(super) time: &'a str,
     pub(super) tide: &'a Report,
-    /// What tide and `ideal` have there, measured with several seeds.
-    pub(super) again: &'a dyn Fn(&str) -> f64,
+    /// What a policy with these parameters has there, the mean of several seeds.
+    pub(super) again: &'a dyn Fn(&str, &[String]) -> Report,
     /// What `told` has there.
     pub(super) told: &'a Known<'k>,
     /// Least of the first quarter that is to be answered.
@@ -29,8 +35,9 @@ pub(super) struct Entry<'a, 'k> {
 
 impl Beside {
     /// For points called `prefix`; the claim names whom it was compared with.
-    pub(super) fn new(prefix: &str, others: &Runs) -> Self {
-        let mut names: Vec<&str> = others.0.iter().map(|run| run.policy.as_str()).collect();
+    pub(super) fn new(prefix: &str, others: &[Rivals]) -> Self {
+        let all = others.iter().flat_map(|rivals| &rivals.runs.0);
+        let mut names: Vec<&str> = all.map(|run| run.policy.as_str()).collect();
         names.sort_unstable();
         names.dedup();
         let what = format!("{prefix}: goodput ÷ best of {}", names.join(", "));
@@ -44,29 +51,38 @@ impl Beside {
     }
 
     /// A point, and all runs of the others, of which those of the same point count.
-    pub(super) fn add(&mut self, entry: &Entry<'_, '_>, others: &Runs) {
+    pub(super) fn add(&mut self, entry: &Entry<'_, '_>, others: &[Rivals]) {
         let Entry { place, time, tide, again, told, first } = entry;
-        let same = || others.0.iter().filter(|other| other.point == tide.point);
-        let best = same().map(|run| fair(run, time)).fold(0.0, f64::max);
-        // One run is off by half a percent by chance.
-        let once = fair(tide, time) / best;
-        let ratio = if once < LEAST { again("tide") / best } else { once };
-        // Where many answers to one caller are ready together they share messages, which is more than `ideal` can do.
-        self.goodput.point_or(place.clone(), ratio, || Some(again("ideal") / best));
-        let breakwater = same().find(|run| run.policy == "breakwater").expect("it was run");
-        let breakwater = Marks::of(breakwater, time);
-        let tide = Marks::of(tide, time);
-        let (tail, drops) = (breakwater.tail.max(0.8), breakwater.drops.max(0.01));
-        let goals = Marks { good: 0.98, tail, drops, first: *first };
-        self.tail.point_or(place.clone(), tide.tail / tail, || {
-            let best = told.best(&goals, &tide, |marks| &mut marks.tail, f64::min);
-            best.map(|best| best / tail)
-        });
-        if !matches!(*time, "1ms" | "10ms") {
-            self.drops.point_or(place.clone(), tide.drops / drops, || {
-                let best = told.best(&goals, &tide, |marks| &mut marks.drops, f64::min);
-                best.map(|best| best / drops)
+        let same = || {
+            let all = others.iter().flat_map(|Rivals { sets, runs }| {
+                runs.0.iter().map(move |run| (run, sets.as_slice()))
             });
+            all.filter(|(run, _)| run.point == tide.point)
+        };
+        let good = |run: &Report| fair(run, time);
+        let best = same().max_by(|(a, _), (b, _)| good(a).total_cmp(&good(b)));
+        let (rival, sets) = best.expect("others were run");
+        let (mut best, mut own) = (good(rival), marks(tide, time));
+        let breakwater = same().find(|(run, _)| run.policy == "breakwater").expect("it was run").0;
+        let breakwater = marks(breakwater, time);
+        let (tail, drops) = (breakwater[TAIL].min(-0.8), breakwater[DROPS].min(-0.01));
+        let judged = !matches!(*time, "1ms" | "10ms");
+        // One run is off by half a percent by chance.
+        if own[GOOD] < LEAST * best || own[TAIL] < tail || judged && own[DROPS] < drops {
+            own = marks(&again("tide", &[]), time);
+        }
+        if own[GOOD] < LEAST * best {
+            best = good(&again(&rival.policy, sets));
+        }
+        // Where many answers to one caller are ready together they share messages, which is more than `ideal` can do.
+        let ideal = || Some(good(&again("ideal", &[])) / best);
+        self.goodput.point_or(place.clone(), own[GOOD] / best, ideal);
+        let goals = [(LEAST * best).max(0.98), tail, drops, *first];
+        let possible =
+            |which: usize| told.best(&goals, &own, which).map(|possible| possible / goals[which]);
+        self.tail.point_or(place.clone(), own[TAIL] / tail, || possible(TAIL));
+        if judged {
+            self.drops.point_or(place.clone(), own[DROPS] / drops, || possible(DROPS));
         }
     }
 

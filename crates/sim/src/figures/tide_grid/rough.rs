@@ -5,7 +5,7 @@ use super::super::chart::Chart;
 use super::super::claim::Unit;
 use super::super::lab::{Grid, Lab, Source};
 use super::goal::Goal;
-use super::reach::{Reach, changing, steady};
+use super::reach::{GOOD, Reach, changing, steady};
 use super::{capacity, fair, slo_us};
 
 const PLAN: Source =
@@ -87,7 +87,7 @@ fn add(
     goal.point_or(
         format!("{time}, {name}, {load}×"),
         below(fair(runs.get("tide", &[]), time)),
-        || Some(below(Reach::of(lab, PLAN, choices, time, &sets).most())),
+        || Some(below(Reach::of(lab, PLAN, choices, time, &sets).most(GOOD))),
     );
 }
 
