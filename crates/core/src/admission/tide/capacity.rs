@@ -31,8 +31,9 @@ pub(super) struct Seen {
     pub(super) lost: f64,
     /// Mean number of slots in use.
     pub(super) in_use: f64,
-    /// Mean cost of a request.
+    /// Mean cost of a request, and how much costs differ, in its squares.
     pub(super) mean_cost: f64,
+    pub(super) variability: f64,
     /// Mean delay, in nanoseconds.
     pub(super) mean_delay: f64,
     /// Whether that is pressure.
@@ -78,7 +79,7 @@ impl Capacity {
         let served = seen.served as f64 / nanos;
         self.fill(seen);
         if seen.pressed && self.rate > 0.0 {
-            self.under_pressure(served, served + seen.lost / nanos);
+            self.under_pressure(served, seen);
             return 0.0;
         }
         // One server that takes s per request and is idle for 1 − ρ of the time lets a request wait
@@ -105,11 +106,14 @@ impl Capacity {
         spare.min(self.rate) * nanos
     }
 
-    /// Learns from a round that did all it could: `served`, and `could` if it had had nothing to refuse. A round that did more
-    /// than chance explains is no such sign: by simulation, 10,000 callers are then told of more than they may send.
-    fn under_pressure(&mut self, served: f64, could: f64) {
-        let less = 1.0 - could / self.rate;
-        let chance = self.variance.max(SURE);
+    /// Learns from a round that did all it could. One that did more than chance explains is no such sign: by
+    /// simulation, 10,000 callers are then told of more than they may send.
+    fn under_pressure(&mut self, served: f64, seen: &Seen) {
+        let nanos = seen.elapsed.as_nanos().max(1) as f64;
+        let less = 1.0 - (served + seen.lost / nanos) / self.rate;
+        // So many requests are served in a round, and their mean is off by that.
+        let requests = (self.rate * nanos / seen.mean_cost).max(1.0);
+        let chance = self.variance.max(SURE).max(seen.variability / requests);
         self.variance += GAIN * ((less * less).min(SHIFT * chance) - self.variance);
         if less > 0.0 && less * less > SHIFT * chance {
             self.rate *= 1.0 - less.min(LOST_MOST);
@@ -147,6 +151,7 @@ mod tests {
             lost: 0.0,
             in_use: 5.0,
             mean_cost: 10.0,
+            variability: 1.0,
             mean_delay,
             pressed,
             probe: Some(0.01),

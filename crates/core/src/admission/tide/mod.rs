@@ -269,6 +269,7 @@ impl Tide {
             lost: self.lost(&round),
             in_use: round.held as f64 / elapsed.as_nanos().max(1) as f64,
             mean_cost: self.offered.mean_cost(),
+            variability: self.offered.variability(),
             mean_delay,
             pressed: pressure >= self.config.engage,
             // Where credits decide, it is the pool that tries more.
