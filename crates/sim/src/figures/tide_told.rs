@@ -98,7 +98,7 @@ fn near_told(what: &str, good: impl Fn(&str) -> f64, near: f64) -> Claim {
 fn slower(lab: &Lab<'_>, outcome: &mut Outcome) -> Panel {
     let loads: &[f64] = if lab.quick { &[2.0] } else { &[2.0, 1.2] };
     let mut lines = Vec::new();
-    for (time, price, near) in [("10us", 0.01, 0.025), ("1ms", 0.002, 0.01)] {
+    for (time, price, near) in [("10us", 0.01, 0.015), ("1ms", 0.002, 0.01)] {
         let slo = slo_us(time);
         for load in loads {
             let what = format!("{time}, half as fast, {load}×");
@@ -169,7 +169,7 @@ fn storm(lab: &Lab<'_>, outcome: &mut Outcome) -> Panel {
             let told = format!("{what}: told, of capacity");
             outcome.claims.push(Claim::at_most(&told, Unit::Percent, good("told"), most));
             // In between, where most of the time goes into receiving, to hear a little sooner is worth much.
-            outcome.claims.push(near_told(&what, good, if *callers == 3000 { 0.3 } else { 0.1 }));
+            outcome.claims.push(near_told(&what, good, if *callers == 3000 { 0.15 } else { 0.05 }));
         }
     }
     Panel {
