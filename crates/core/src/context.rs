@@ -13,6 +13,8 @@ use crate::time::{Instant, Span};
 pub struct Context {
     /// How important it is.
     pub rank: Rank,
+    /// Whether the user part of the rank was drawn by lot, as nobody is named.
+    pub lot: bool,
     /// Which tenant or kind of request it belongs to.
     pub workflow: Workflow,
     /// After this the answer is worthless; [`Instant::FAR`] when there is no deadline.
@@ -39,10 +41,28 @@ impl Context {
             demand: 0,
             sheds: Sheds::NONE,
             rank: self.rank,
+            lot: self.lot,
             workflow: self.workflow,
             deadline: self.deadline,
             progress: self.progress,
         }
+    }
+
+    /// The same, with a lot for the user part of its rank if it names no user, that is 0. What has one rank cannot
+    /// be cut; by lot it can, and hops that pass the rank on agree on whom to refuse.
+    #[must_use]
+    pub const fn draw(mut self, rng: &mut Rng) -> Self {
+        if self.rank.user() == 0 {
+            let user = 1 + rng.below(u16::MAX as u64) as u16;
+            self.rank = Rank::new(self.rank.business(), user);
+            self.lot = true;
+        }
+        self
+    }
+
+    /// Its rank, whatever its lot: of those who drew lots nobody is more important than another.
+    pub const fn importance(&self) -> Rank {
+        if self.lot { Rank::new(self.rank.business(), 0) } else { self.rank }
     }
 
     /// Overrides the inherited criticality at this point of the call path, keeping the user.
@@ -57,6 +77,7 @@ impl Default for Context {
     fn default() -> Self {
         Self {
             rank: Rank::UNRANKED,
+            lot: false,
             workflow: Workflow::NONE,
             deadline: Instant::FAR,
             attempt: 0,
@@ -192,6 +213,22 @@ mod tests {
             (call.attempt, call.caller, call.demand, call.sheds.count),
             (0, CallerId::UNKNOWN, 0, 0)
         );
+    }
+
+    #[test]
+    fn who_names_no_user_draws_a_lot_once_and_keeps_it() {
+        let mut rng = Rng::new(1);
+        let mut eighths = [0; 8];
+        for _ in 0..8_000 {
+            let drawn = Context::default().draw(&mut rng);
+            assert!(drawn.lot && drawn.importance() == Rank::UNRANKED, "{drawn:?}");
+            assert_eq!(drawn.inherit().draw(&mut rng), drawn);
+            eighths[usize::from(drawn.rank.user() >> 13)] += 1;
+        }
+        assert!(eighths.iter().all(|count| (880..1_120).contains(count)), "{eighths:?}");
+        let named = Context { rank: Rank::new(24, 7), ..Context::default() };
+        assert_eq!(named.draw(&mut rng), named);
+        assert_eq!(named.importance(), named.rank);
     }
 
     #[test]

@@ -38,14 +38,14 @@ fn progress() -> impl Strategy<Value = Progress> {
 
 prop_compose! {
     fn contexts()(
-        rank in ranks(), deadline in option::of(0..u64::MAX / 2), attempt: u8, caller: u64,
+        rank in ranks(), lot: bool, deadline in option::of(0..u64::MAX / 2), attempt: u8, caller: u64,
         demand: u32, shed: u32, sample in ranks(), progress in progress(), named: bool,
     ) -> Context {
         let sheds = if shed > 0 { Sheds { count: shed, sample } } else { Sheds::NONE };
         let deadline = deadline.map_or(Instant::FAR, |left| NOW + Span::from_nanos(left));
         let workflow = Names::process().number(if named { "checkout" } else { "" });
         let caller = CallerId(caller);
-        Context { rank, workflow, deadline, attempt, caller, demand, sheds, progress }
+        Context { rank, lot, workflow, deadline, attempt, caller, demand, sheds, progress }
     }
 }
 
@@ -231,6 +231,7 @@ fn meaning(frame: &Frame<'_>) -> Result<String, WireError> {
                 words.push(format!("sample={},{}", sample.business(), sample.user()));
             }
             words.extend(done(&context.progress));
+            say(&mut words, "lot", context.lot.into());
         }
         Kind::Goodbye => words.push(match wire::read_goodbye(frame.fields)? {
             Goodbye::Leaving => "leaving".to_owned(),

@@ -49,8 +49,10 @@ pub struct Recorded {
 pub enum Ranks {
     /// Every user rank of one business rank equally likely.
     Uniform,
-    /// All the same.
+    /// Nobody ranks anything: one rank that names no user, so that lots are drawn.
     One,
+    /// All from one user: a rank that cannot be cut.
+    Same,
     /// Business rank n with weight 1 ÷ (n + 1)^exponent, user ranks uniform.
     Zipf {
         /// The exponent; 1 is the classic.
@@ -297,6 +299,7 @@ impl Workload {
     fn rank(&self, place: f64) -> Rank {
         match self.spec.ranks {
             Ranks::One => Rank::UNRANKED,
+            Ranks::Same => Rank::new(Rank::UNRANKED.business(), 7),
             Ranks::Uniform => Rank::new(Rank::UNRANKED.business(), (place * 65_536.0) as u16),
             Ranks::Zipf { .. } => {
                 let business = self.business.partition_point(|below| *below <= place);

@@ -39,9 +39,13 @@ const GRAPH: &str = r#"
 "#;
 
 fn run(text: &str, sets: &[&str]) -> Report {
+    run_with(text, sets, 3)
+}
+
+fn run_with(text: &str, sets: &[&str], seed: u64) -> Report {
     let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
     let plan = Plan::parse("scenario", text, &sets, Path::new("")).unwrap();
-    run_point(&plan, &plan.points[0], 3)
+    run_point(&plan, &plan.points[0], seed)
 }
 
 fn near(found: f64, expected: f64, tolerance: f64) {
@@ -421,13 +425,13 @@ fn gates_are_told_the_utilization() {
     assert!(quarters[0] > quarters[3] + 0.2, "{quarters:?}");
 }
 
-/// Where all requests have one rank, credits decide how many come. That fewer come then is no sign that fewer are
+/// Where all requests are one user's, credits decide how many come. That fewer come then is no sign that fewer are
 /// wanted: who takes it for one lets everybody in, refuses a third of them, and takes the credits away again.
 #[test]
 fn callers_that_wait_for_credits_have_not_gone_away() {
     let text = include_str!("../../../plans/ranks-and-costs.toml");
     let sets = ["requests=100000", "warmup_requests=60000", "load=2.0", "policy=[\"tide\"]"];
-    let one = ["workload.ranks=[\"one\"]", "workload.cost=[\"independent\"]"];
+    let one = ["workload.ranks=[\"same\"]", "workload.cost=[\"independent\"]"];
     for target in ["0.31", "0.4"] {
         let target = format!("policies.tide.gate.admission.target={target}");
         let report = run(text, &[&sets[..], &one, &[&target]].concat());
@@ -441,7 +445,7 @@ fn callers_that_wait_for_credits_have_not_gone_away() {
 fn credits_run_out_before_requests_are_refused() {
     let text = include_str!("../../../plans/ranks-and-costs.toml");
     let sets = ["requests=100000", "warmup_requests=60000", "load=4.0", "policy=[\"tide\"]"];
-    let one = ["workload.ranks=[\"one\"]", "workload.cost=[\"falling\"]"];
+    let one = ["workload.ranks=[\"same\"]", "workload.cost=[\"falling\"]"];
     let report = run(text, &[&sets[..], &one].concat());
     assert!(report.drop_rate < 0.1, "{}", report.drop_rate);
 }
@@ -472,4 +476,43 @@ fn what_callers_shed_before_they_were_told_better_is_not_offered_now() {
     };
     let below = good("ideal") - good("tide");
     assert!(below < 0.028, "{below} of the capacity");
+}
+
+/// A point of `plans/service-times.toml` with tide.
+fn service(time: &str, sets: &[&str], seed: u64) -> Report {
+    let text = include_str!("../../../plans/service-times.toml");
+    let time = format!("service.time=[\"{time}\"]");
+    let all = ["policy=[\"tide\"]", "service.distribution=[\"exponential\"]", &time];
+    run_with(text, &[&all[..], sets].concat(), seed)
+}
+
+/// Nobody ranks anything. With many callers lots are drawn, and cut as ranks are: 96 % where credits decide. With few,
+/// credits decide: their callers send several at once, which are answered at once.
+#[test]
+fn requests_without_ranks_are_cut_by_lot_or_left_to_credits() {
+    let unranked = |time: &str, sets: &[&str]| {
+        let report = service(time, &[&["load=[2.0]", "workload.ranks=one"][..], sets].concat(), 1);
+        (report.goodput_rps / report.capacity_rps, report.drop_rate)
+    };
+    let many = ["callers=[10000]", "warmup_requests=800000", "requests=200000"];
+    let (goodput, dropped) = unranked("10us", &many);
+    assert!(goodput > 0.98 && dropped < 0.015, "{goodput} {dropped}");
+    let few = ["callers=[10]", "warmup_requests=100000", "requests=100000"];
+    let (goodput, dropped) = unranked("1us", &few);
+    assert!(goodput > 1.02 && dropped < 0.001, "{goodput} {dropped}");
+}
+
+/// A service of 1 µs that starts into ten times what it can do: nothing but messages at first. What it does then is no
+/// measure of what it can do when callers have heard, and those who ask are let in while nothing waits.
+#[test]
+fn a_cold_start_into_a_storm_does_not_last() {
+    for (callers, ranks) in [("callers=[1000]", "uniform"), ("callers=[10000]", "one")] {
+        let ranks = format!("workload.ranks={ranks}");
+        let sets = ["load=[10.0]", "warmup_requests=1000000", "requests=400000", callers, &ranks];
+        for seed in 1..=3 {
+            let report = service("1us", &sets, seed);
+            let goodput = report.goodput_rps / report.capacity_rps;
+            assert!(goodput > 0.9, "{callers} {ranks} {seed}: {goodput}");
+        }
+    }
 }

@@ -68,7 +68,7 @@ fn fault() -> impl Strategy<Value = String> {
 
 fn workload() -> impl Strategy<Value = Vec<String>> {
     let arrivals = prop::sample::select(vec!["poisson", "periodic", "bursts"]);
-    let ranks = prop::sample::select(vec!["uniform", "one", "zipf"]);
+    let ranks = prop::sample::select(vec!["uniform", "one", "zipf", "same"]);
     let calls = prop::sample::select(vec![
         "[\"leaf\"]",
         "[[\"leaf\",\"leaf\"]]",

@@ -151,6 +151,7 @@ impl Caller {
     /// The application makes a call. It is rejected at once, sent, or held.
     pub fn submit(&mut self, now: Instant, context: &Context) -> Result<RequestId, Rejection> {
         let now = self.advance(now);
+        let context = &context.draw(&mut self.rng);
         self.budget.deposit();
         if context.deadline <= now && !self.config.soft_deadlines {
             return Err(expired(now, context));

@@ -15,19 +15,20 @@ impl Caller {
     ) -> Result<RequestId, Rejection> {
         let give_up = self.hold_until(now, context);
         let full = self.holding.len() >= self.config.hold_limit;
-        // Full: the least important goes, be it the newcomer.
-        let victim = self.holding.least().filter(|(least, _)| full && *least > context.rank);
+        // Full: the least important goes, be it the newcomer; nobody for its lot.
+        let rank = context.importance();
+        let victim = self.holding.least().filter(|(least, _)| full && *least > rank);
         if give_up <= now || full && victim.is_none() {
             self.shed(context.rank);
             return Err(no_credit(self.holding.len() + 1, Advice::Elsewhere));
         }
         if let Some((least, id)) = victim {
-            let (measured, limit) = (f64::from(least.key()), f64::from(context.rank.key()));
+            let (measured, limit) = (f64::from(least.key()), f64::from(rank.key()));
             let pushed = Rejection::new(Reason::PushedOut, measured, limit, Advice::Elsewhere);
             self.drop_held(id, pushed);
         }
         let id = self.insert(now, context, State::Held);
-        self.holding.push(id, context.rank, give_up);
+        self.holding.push(id, rank, give_up);
         self.report_demand();
         Ok(id)
     }

@@ -102,7 +102,7 @@ impl Gate {
         let degraded = match self.admission.on_arrival(&mut cx, &self.backlog, request) {
             Verdict::Refuse(rejection) => return Err(rejection),
             Verdict::Displace(rejection) => {
-                if !self.push_out(now, &request.context) {
+                if !self.push_out(now, &request.context, true) {
                     self.leave(now, request);
                     return Err(rejection);
                 }
@@ -133,7 +133,7 @@ impl Gate {
     /// Whether a request that the policy let in fits the bounds of the gate itself.
     fn has_room(&mut self, now: Instant, context: &Context) -> Result<(), Rejection> {
         let waiting = self.backlog.waiting();
-        if waiting >= self.config.queue_limit && !self.push_out(now, context) {
+        if waiting >= self.config.queue_limit && !self.push_out(now, context, false) {
             return Err(Rejection::new(
                 Reason::Full,
                 waiting as f64,
@@ -164,8 +164,9 @@ impl Gate {
         Ok(())
     }
 
-    /// Pushes out the least important request that waits, if it is less important than `context`.
-    pub(super) fn push_out(&mut self, now: Instant, context: &Context) -> bool {
+    /// Pushes out the least important request that waits, if it is less important than `context`; or, where the policy
+    /// `cuts` ranks, if it drew the worse lot.
+    pub(super) fn push_out(&mut self, now: Instant, context: &Context, cuts: bool) -> bool {
         self.rank_newcomers();
         let Some((place, level)) = self.ranks.as_ref().and_then(RankIndex::least_important) else {
             return false;
@@ -174,6 +175,10 @@ impl Gate {
             return false;
         }
         let Some(id) = self.entries.key_at(place) else { return false };
+        let victim = self.entries.get(id).map(|entry| entry.request.context.importance());
+        if !cuts && victim <= Some(context.importance()) {
+            return false;
+        }
         let Some(request) = self.take_out(now, id) else { return false };
         let (victim, winner) = (request.context.rank.key(), context.rank.key());
         let mut rejection = Rejection::new(

@@ -228,6 +228,14 @@ impl Gate {
         context: &Context,
     ) -> Result<RequestId, Rejection> {
         let now = self.advance(now);
+        let drawn;
+        let context = match context.rank.user() {
+            0 => {
+                drawn = context.draw(&mut self.rng);
+                &drawn
+            }
+            _ => context,
+        };
         self.attempts.record(context.attempt);
         if let Some(objective) = &mut self.objective {
             objective.on_arrival(time_left(now, context), self.shedding);
@@ -258,6 +266,7 @@ impl Gate {
             State::Running => {
                 entry.request.attained += now.since(entry.started);
                 self.running -= 1;
+                self.backlog.on_idle();
                 if let Some(control) = &mut self.control {
                     control.free_slot(now, entry.request.context.workflow);
                 }
@@ -351,6 +360,7 @@ impl Gate {
                 entry.request.cost =
                     Cost(entry.request.cost.0.saturating_sub(step.as_nanos()).max(1));
                 self.running -= 1;
+                self.backlog.on_idle();
                 if let Some(control) = &mut self.control {
                     control.free_slot(now, entry.request.context.workflow);
                 }
@@ -477,8 +487,7 @@ impl Gate {
             let Some(id) = self.schedule.pop(now) else { break };
             self.start(now, id);
         }
-        // What still waits does so because every slot, or the driver, is taken.
-        self.backlog.set_saturated(now, self.backlog.waiting() > 0);
+        self.backlog.on_dispatch(now, limit.saturating_sub(self.running));
         self.rank_newcomers();
         while let Some(caller) = self.admission.poll_notice() {
             let feedback = self.feedback_now(caller, Workflow::NONE);

@@ -14,6 +14,10 @@
 //! every slot is taken: weight started per unit of that time. At other times a start says nothing
 //! about how fast the service could go.
 //!
+//! Where slots are free, so many do not wait for others, but for the next dispatch: a driver may read many requests
+//! before it. They count only beyond that. Otherwise a rate that was slow in a storm of messages would keep the
+//! queue too short to be seen at all, and with it what a service can do.
+//!
 //! A request's [`Weight`] is its estimated cost in mean costs of the moment, not the cost itself: where
 //! requests take long because something behind them stutters, the mean moves by a multiple within
 //! milliseconds, and a queue counted in today's unit by a rate in yesterday's would be off by as much.
@@ -50,6 +54,8 @@ pub struct Backlog {
     /// The weight of what waits, by place, and its sum.
     weights: Vec<Weight>,
     queued: u64,
+    /// Slots that were left at the last dispatch, and those that became free since.
+    idle: u32,
     /// The last dequeue, or the moment the queue became non-empty.
     head_since: Instant,
     /// Since when the gate has been saturated, reset at each start.
@@ -81,6 +87,7 @@ impl Backlog {
             waiting: 0,
             weights: Vec::new(),
             queued: 0,
+            idle: 0,
             head_since: Instant::ZERO,
             saturated_since: None,
             drained: 0.0,
@@ -100,6 +107,9 @@ impl Backlog {
 
     /// How long a request that arrived now would wait for what is already queued.
     pub fn predicted_wait(&self) -> Span {
+        if self.waiting <= self.idle as usize {
+            return Span::ZERO;
+        }
         Span::from_nanos((self.queued as f64 * self.time_per_weight) as u64)
     }
 
@@ -169,13 +179,20 @@ impl Backlog {
         }
     }
 
-    /// Whether, after a dispatch, something waits while every slot is taken.
-    pub(crate) fn set_saturated(&mut self, now: Instant, saturated: bool) {
-        match (saturated, self.saturated_since) {
+    /// All that could start has been started, and so many slots are left. What still waits does so because every
+    /// slot, or the driver, is taken.
+    pub(crate) fn on_dispatch(&mut self, now: Instant, idle: u32) {
+        self.idle = idle;
+        match (self.waiting > 0, self.saturated_since) {
             (true, None) => self.saturated_since = Some(now),
             (false, Some(_)) => self.saturated_since = None,
             _ => {}
         }
+    }
+
+    /// A slot is free again.
+    pub(crate) fn on_idle(&mut self) {
+        self.idle += 1;
     }
 
     fn count_drain(&mut self, weight: Weight, time: Span) {
@@ -274,7 +291,7 @@ mod tests {
             backlog.on_enqueue(at(100), place, at(100), Weight::ONE);
         }
         assert_eq!(backlog.predicted_wait(), Span::ZERO, "nothing is known");
-        backlog.set_saturated(at(100), true);
+        backlog.on_dispatch(at(100), 0);
         for place in 0..50u64 {
             backlog.on_dequeue(at(110 + 10 * place), place as usize, true);
         }
@@ -282,6 +299,24 @@ mod tests {
         // What is twice the mean waits for as long again.
         backlog.on_enqueue(at(600), 0, at(600), Weight(2 * Weight::ONE.0));
         assert_eq!(backlog.predicted_wait(), Span::from_micros(520));
+    }
+
+    /// A service that was slow once is not thought to be so for ever by those whom nobody keeps waiting.
+    #[test]
+    fn who_finds_a_free_slot_waits_for_nobody() {
+        let mut backlog = Backlog::new(false);
+        for place in 0..3 {
+            backlog.on_enqueue(at(0), place, at(0), Weight::ONE);
+        }
+        backlog.on_dispatch(at(0), 0);
+        for place in 0..2 {
+            backlog.on_dequeue(at(40 * (place + 1)), place as usize, true);
+        }
+        assert_eq!(backlog.predicted_wait(), Span::from_micros(40));
+        backlog.on_idle();
+        assert_eq!(backlog.predicted_wait(), Span::ZERO, "it starts with the next dispatch");
+        backlog.on_enqueue(at(80), 0, at(80), Weight::ONE);
+        assert_eq!(backlog.predicted_wait(), Span::from_micros(80), "one of them does not");
     }
 
     #[test]

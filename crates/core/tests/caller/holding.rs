@@ -109,7 +109,7 @@ fn vanished_demand_is_reported_once() {
         panic!("{actions:?}");
     };
     assert_eq!((context.caller, context.demand), (caller.id(), 0));
-    assert_eq!((context.sheds.count, context.sheds.sample), (1, ranked(4).rank));
+    assert_eq!((context.sheds.count, context.sheds.sample.business()), (1, 4));
     caller.dispatch(at(9_000));
     assert_eq!(drain(&mut caller), []);
 }

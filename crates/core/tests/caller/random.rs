@@ -324,7 +324,8 @@ impl Run {
     fn transmitted(&mut self, id: RequestId, endpoint: usize, context: &Context) {
         let live = self.live[&id];
         assert!(self.now < live.context.deadline, "too late to be of use");
-        assert_eq!((context.rank, context.workflow), (live.context.rank, live.context.workflow));
+        assert_eq!(context.importance(), live.context.importance());
+        assert_eq!(context.workflow, live.context.workflow);
         assert_eq!(context.attempt, live.attempt);
         assert!(context.attempt < RETRY.attempts);
         assert_eq!(context.caller, self.caller.id());

@@ -21,11 +21,12 @@ fn three_attempts_elsewhere_with_the_same_rank() {
     for round in 0..50 {
         let context = Context { deadline: at(1_000_000), ..ranked(round) };
         let id = caller.submit(at(0), &context).unwrap();
-        let mut before = None;
+        let (mut before, mut rank) = (None, None);
         for attempt in 0..3 {
             let sent = sent(&mut caller);
             let [(sent_id, endpoint, sent)] = sent[..] else { panic!("{sent:?}") };
-            assert_eq!((sent_id, sent.rank, sent.attempt), (id, context.rank, attempt));
+            assert_eq!((sent_id, sent.importance(), sent.attempt), (id, context.rank, attempt));
+            assert_eq!(sent.rank, *rank.get_or_insert(sent.rank), "its lot is drawn once");
             assert_eq!(sent.deadline, context.deadline);
             assert_ne!(Some(endpoint), before.replace(endpoint), "elsewhere");
             let next = caller.respond(at(0), id, refused(Advice::Elsewhere), None);

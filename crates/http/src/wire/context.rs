@@ -3,6 +3,7 @@
 //! | key | value | absent |
 //! |---|---|---|
 //! | `r` | `(business user)`: the rank | unranked |
+//! | `u` | 1: nobody was named, and the user of the rank was drawn by lot | 0 |
 //! | `w` | string: the workflow | none |
 //! | `d` | milliseconds left until the deadline; 0 has expired | no deadline |
 //! | `a` | attempt, 0 being the first | 0 |
@@ -21,19 +22,20 @@ use super::names::{Names, id_number, id_text};
 use super::sf::{self, Malformed, Value, Writer};
 use super::{LARGEST_FIELD, value_of};
 
-const KEYS: [&str; 11] = ["r", "w", "d", "a", "c", "q", "s", "e", "t", "k", "m"];
+const KEYS: [&str; 12] = ["r", "u", "w", "d", "a", "c", "q", "s", "e", "t", "k", "m"];
 
 /// Reads a context received at `now`. Names of workflows become numbers of `names`.
 pub fn read_context(field: &[u8], now: Instant, names: &Names) -> Result<Context, Malformed> {
     if field.len() > LARGEST_FIELD {
         return Err(Malformed);
     }
-    let [r, w, d, a, c, q, s, e, t, k, m] = sf::read(field, &KEYS)?;
+    let [r, u, w, d, a, c, q, s, e, t, k, m] = sf::read(field, &KEYS)?;
     let unset = Context::default();
     // A workflow gets its number last, so that malformed fields do not fill the table.
     let name = w.map(short_text).transpose()?;
     let mut context = Context {
         rank: map(&r, |value| rank(value.numbers()?))?.unwrap_or(unset.rank),
+        lot: map(&u, |value| value.count(1))?.unwrap_or(0) > 0,
         workflow: Workflow::NONE,
         deadline: map(&d, millis)?.map_or(Instant::FAR, |left| now + left),
         attempt: map(&a, |value| value.count(u64::from(u8::MAX)))?.unwrap_or(0) as u8,
@@ -56,8 +58,10 @@ pub fn read_context(field: &[u8], now: Instant, names: &Names) -> Result<Context
 /// Writes a context that leaves at `now`.
 pub fn write_context(context: &Context, now: Instant, names: &Names) -> HeaderValue {
     let mut writer = Writer::new();
-    let Context { rank, workflow, deadline, attempt, caller, demand, sheds, progress } = *context;
+    let Context { rank, lot, workflow, deadline, attempt, caller, demand, sheds, progress } =
+        *context;
     writer.numbers("r", &[rank.business().into(), rank.user().into()]);
+    integer(&mut writer, "u", lot.into());
     let name = names.name(workflow).filter(|name| name.len() <= Names::LONGEST);
     name.into_iter().for_each(|name| writer.text("w", &name));
     if deadline != Instant::FAR {
@@ -136,12 +140,13 @@ mod tests {
     fn every_key_is_read() {
         let names = Names::default();
         let field =
-            b"r=(3 9), w=\"pay\", d=1.5, a=2, c=\"2a\", q=7, s=(4 60 5), e=10, t=30, k=1, m=2";
+            b"r=(3 9), u=1, w=\"pay\", d=1.5, a=2, c=\"2a\", q=7, s=(4 60 5), e=10, t=30, k=1, m=2";
         let context = read_context(field, NOW, &names).unwrap();
         assert_eq!(
             context,
             Context {
                 rank: Rank::new(3, 9),
+                lot: true,
                 workflow: names.number("pay"),
                 deadline: NOW + Span::from_micros(1_500),
                 attempt: 2,
@@ -194,7 +199,7 @@ mod tests {
 
         #[test]
         fn what_is_written_reads_back(
-            rank in any_rank(),
+            (rank, lot) in (any_rank(), any::<bool>()),
             name in "\\PC{0,20}",
             left in proptest::option::of(0..1_000_000_000_000u64),
             attempt in any::<u8>(),
@@ -208,6 +213,7 @@ mod tests {
             let sheds = Sheds { count: shed, sample };
             let context = Context {
                 rank,
+                lot,
                 workflow: if short { names.number(&name) } else { Workflow::NONE },
                 deadline: left.map_or(Instant::FAR, |micros| NOW + Span::from_micros(micros)),
                 attempt,

@@ -11,6 +11,7 @@
 //! | 7 | request, report | demand |
 //! | 8, 9 | request, report | how many requests the caller shed itself, the rank of one of them |
 //! | 10–13 | request, answer | progress: nanoseconds so far and in all, µs of work so far and in all |
+//! | 14 | request | 1: nobody was named, and the user of the rank was drawn by lot |
 //! | 32, 33 | from servers | gate, sequence number |
 //! | 34 | from servers | window |
 //! | 35, 36 | from servers | how many ranks are free, how many are let in at all |
@@ -65,6 +66,7 @@ pub fn read_request(
             8 => context.sheds.count = int32(value)?,
             9 => context.sheds.sample = Rank::from_key(int32(value)?),
             10..=13 => read_progress(&mut context.progress, tag, value)?,
+            14 => context.lot = int(value)? > 0,
             _ => {}
         }
     }
@@ -100,6 +102,7 @@ pub fn write_request(
         put_count(out, 5, context.attempt.into());
         put_report(out, context);
         put_progress(out, &context.progress);
+        put_count(out, 14, context.lot.into());
     };
     put_frame(out, Kind::Request, call, fields, payload);
 }

@@ -236,9 +236,10 @@ impl Default for Work {
 fn read_workload(table: &mut Reader<'_>, folder: &Path) -> Work {
     let (mut mix, mut names) = read_mix(table);
     let arrivals = read_arrivals(table, folder, &mut mix, &mut names);
-    let ranks = match table.choice("ranks", &["uniform", "one", "zipf"]) {
+    let ranks = match table.choice("ranks", &["uniform", "one", "zipf", "same"]) {
         1 => Ranks::One,
         2 => Ranks::Zipf { exponent: table.number("exponent", 1.0, 0.0, 10.0) },
+        3 => Ranks::Same,
         _ => Ranks::Uniform,
     };
     let cost = match table.choice("cost", &["independent", "falling", "rising"]) {

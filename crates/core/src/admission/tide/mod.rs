@@ -115,6 +115,10 @@ const PRESSURE_LIMIT: f64 = 4.0;
 /// which requests are refused, credits would never be too many. By simulation: with all on one rank, and one in four
 /// requests that costs seven times the others, 5 % are refused (19 without); 0.6 refuses 3 % and is idle for 1 % more.
 const STEERED: f64 = 0.7;
+/// Time between two messages to a caller, in objectives, up to which credits decide among lots…
+const OFTEN: f64 = 1.5;
+/// …if as much as this is offered, of what the service can do.
+const MUCH: f64 = 1.5;
 /// Unsolicited grants per control period.
 const GRANTS_PER_PERIOD: usize = 64;
 
@@ -169,8 +173,8 @@ impl Tide {
         // What crossed our last word on its way was sent by the one before.
         match key.and_then(|key| self.windows.told(key, now - self.derived.period)) {
             Some(told) if told.admits(rank) => (self.waits.longest_for(request), true),
-            // It gains nothing by not listening: it gets what nobody else waits for.
-            Some(_) => (Span::ZERO, false),
+            // It gains nothing by not listening: it gets what nobody else waits for, however long it took to read it.
+            Some(_) => (now.since(request.arrived).min(self.waits.longest()), false),
             None => {
                 (self.sway.wait_for(rank, self.waits.longest()).max(self.derived.beyond), false)
             }
@@ -311,6 +315,10 @@ impl Tide {
             last => Cursors { free: free(aim, Lump::Without).min(last), last },
         };
         let rest = cursors(aim, self.offered.cut(aim, Lump::Within));
+        if let Some((free, last)) = self.left_to_credits(rest.last, aim) {
+            (self.lump, self.sway) = (true, Sway::still(Cursors { free, last }));
+            return;
+        }
         self.lump = rest.free < free(aim, Lump::Within).min(rest.last);
         self.sway = Sway::still(rest);
         if rest.last < Cursor::OPEN && !self.lump {
@@ -319,6 +327,14 @@ impl Tide {
             let strict = cursors(less, self.offered.cut(less, Lump::Within));
             self.sway = Sway::between(rest, lax, strict);
         }
+    }
+
+    /// Ranks that are cut by lot, which means nothing, are left to credits where those do better: where callers hear
+    /// often and always have something to send, a credit given is a request soon.
+    fn left_to_credits(&self, cut: Cursor, aim: f64) -> Option<(Cursor, Cursor)> {
+        let often = self.hears < self.derived.objective.scale(OFTEN);
+        let much = || self.offered.cut(aim * MUCH, Lump::Within) < Cursor::OPEN;
+        if often && cut < Cursor::OPEN && much() { self.offered.drawn(cut) } else { None }
     }
 
     /// Whether no more is offered than the service can do: nobody is shed, and none should be.
@@ -385,7 +401,7 @@ impl Admission for Tide {
     }
 
     fn on_arrival(&mut self, cx: &mut Cx<'_>, backlog: &Backlog, request: &Request) -> Verdict {
-        let Context { caller, demand, rank, sheds, .. } = request.context;
+        let Context { caller, demand, rank, lot, sheds, .. } = request.context;
         self.round.get_or_insert(Round::starting(cx.now)).arrived += 1;
         let wait = backlog.age_at_start(cx.now, request.arrived);
         let key = self.windows.hear(cx.now, caller);
@@ -395,7 +411,7 @@ impl Admission for Tide {
             self.windows.on_sheds(key, sheds.count);
             self.windows.on_request(cx.now, key, demand, in_time || welcome)
         });
-        self.offered.arrive(rank);
+        self.offered.arrive(rank, lot);
         self.bursts.arrive();
         let sheds = self.still_shed(key, sheds);
         self.offered.report(cx.now, sheds, silence.map(|span| span.min(self.holds)));

@@ -40,6 +40,8 @@ struct Level {
     /// Mean and variance of where in the level requests are, in ranks.
     place: f32,
     spread: f32,
+    /// Share of the requests whose place is a lot.
+    lots: f32,
 }
 
 /// Weight of a round in which more or less was offered than chance explains…
@@ -56,6 +58,8 @@ const MOST_SCALE: f32 = 8.0;
 const NEAR: usize = 8;
 /// Weight of a new sample in the place and spread of its level.
 const PLACE_GAIN: f32 = 1.0 / 32.0;
+/// Share of lots from which on requests have no order among users.
+const DRAWN: f32 = 0.9;
 /// Variance from which on a level counts as spread: half that of a uniform distribution over it.
 const SPREAD: f32 = (LEVEL_RANKS * LEVEL_RANKS) as f32 / 24.0;
 
@@ -75,11 +79,13 @@ impl Offered {
         }
     }
 
-    /// A request of `rank` arrived.
-    pub(super) fn arrive(&mut self, rank: Rank) {
+    /// A request of `rank` arrived, whose place among users is a lot or not.
+    pub(super) fn arrive(&mut self, rank: Rank, lot: bool) {
         let level = level_of(rank);
-        self.levels[level].arrived += 1.0;
-        self.levels[level].place(rank);
+        let at = &mut self.levels[level];
+        at.arrived += 1.0;
+        at.place(rank);
+        at.lots += PLACE_GAIN * (f32::from(lot) - at.lots);
         self.words[level / 64] |= 1 << (level % 64);
         self.arrived += 1.0;
     }
@@ -258,6 +264,20 @@ impl Offered {
         Cursor::OPEN
     }
 
+    /// The business rank that `cursor` cuts, from its beginning to its end, if those of its requests that are let in
+    /// drew lots: to serve one of them before another means nothing.
+    pub(super) fn drawn(&self, cursor: Cursor) -> Option<(Cursor, Cursor)> {
+        let business = cursor.last()?.business();
+        let begin = Rank::new(business, 0);
+        let inside = level_of(begin)..=level_of(cursor.last()?);
+        let levels = self.seen().filter(|level| inside.contains(level));
+        let (drawn, all) = levels
+            .map(|level| &self.levels[level])
+            .fold((0.0, 0.0), |sum, at| (sum.0 + at.lots * at.rate, sum.1 + at.rate));
+        let end = Cursor::at(Rank::new(business, u16::MAX));
+        (all > 0.0 && drawn >= DRAWN * all).then_some((Cursor::first(begin.key()), end))
+    }
+
     /// Offered cost per nanosecond of a level.
     fn cost_of(&self, level: usize) -> f64 {
         f64::from(self.levels[level].rate * self.costs.of(level))
@@ -292,7 +312,7 @@ mod tests {
         let mut offered = Offered::new();
         for _ in 0..200 {
             for business in 0..64 {
-                offered.arrive(Rank::new(business, 0));
+                offered.arrive(Rank::new(business, 0), false);
                 offered.settle(Rank::new(business, 0), Cost(cost(business)));
             }
             offered.close(NOW, Span::from_nanos(64), 1, 0.1, Cursor::OPEN);
@@ -321,11 +341,27 @@ mod tests {
     }
 
     #[test]
+    fn those_who_drew_lots_have_no_order() {
+        let mut offered = Offered::new();
+        for n in 0..40_000u32 {
+            offered.arrive(Rank::new(20, (n * 617) as u16), false);
+            offered.arrive(Rank::new(24, (n * 617) as u16), true);
+        }
+        offered.close(NOW, Span::from_nanos(1_000), 1, 1.0, Cursor::OPEN);
+        let inside = |business| Cursor::at(Rank::new(business, 40_000));
+        assert_eq!(offered.drawn(inside(20)), None, "users have");
+        let (begin, end) = offered.drawn(inside(24)).expect("lots");
+        assert!(begin.admits(Rank::new(23, u16::MAX)) && !begin.admits(Rank::new(24, 0)));
+        assert!(end.admits(Rank::new(24, u16::MAX)) && !end.admits(Rank::new(25, 0)));
+        assert_eq!(offered.drawn(inside(30)), None, "nobody is there");
+    }
+
+    #[test]
     fn a_level_is_cut_only_if_demand_is_spread_over_it() {
         let (mut one, mut spread) = (Offered::new(), Offered::new());
         for user in 0..1_000u32 {
-            one.arrive(Rank::new(24, 700));
-            spread.arrive(Rank::new(24, (user * 617 % 1_024) as u16));
+            one.arrive(Rank::new(24, 700), false);
+            spread.arrive(Rank::new(24, (user * 617 % 1_024) as u16), false);
         }
         for offered in [&mut one, &mut spread] {
             offered.close(NOW, Span::from_nanos(1), 1, 0.1, Cursor::OPEN);
@@ -367,7 +403,7 @@ mod tests {
         let (round, sent) = (Span::from_nanos(64_000), Cursor::first(16 << 16));
         let offer = |offered: &mut Offered, each: u32| {
             for business in 0..16 {
-                (0..each).for_each(|_| offered.arrive(Rank::new(business, 0)));
+                (0..each).for_each(|_| offered.arrive(Rank::new(business, 0), false));
             }
         };
         let mut offered = Offered::new();
