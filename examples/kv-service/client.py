@@ -100,8 +100,10 @@ class Client:
         """Calls that go out together, as far as there are credits. Answers in their order; a call
         that was refused or failed is its exception."""
         deadline = None if patience is None else time.monotonic() + patience
-        waiting, answers = {}, [None] * len(requests)
+        waiting, answers, given = {}, [None] * len(requests), rank
         for place, (method, payload) in enumerate(requests):
+            lot = given & 0xFFFF == 0  # Names no user: by lot.
+            rank = given | 1 + secrets.randbelow(0xFFFF) if lot else given
             while len(waiting) >= self.window and rank >= self.free and waiting:
                 self.take(waiting, answers)
             if rank >= self.last:
@@ -109,16 +111,18 @@ class Client:
                 answers[place] = Refused("rank", "never")
                 continue
             left = len(requests) - place - 1
-            waiting[self.send(method, payload, rank, deadline, left)] = place
+            waiting[self.send(method, payload, rank, lot, deadline, left)] = place
         while waiting:
             self.take(waiting, answers)
         if len(answers) == 1 and isinstance(answers[0], Exception):
             raise answers[0]
         return answers
 
-    def send(self, method, payload, rank, deadline, demand):
+    def send(self, method, payload, rank, lot, deadline, demand):
         self.last_call += 1
         fields = field(1, method) + field(2, rank) + field(6, self.caller)
+        if lot:
+            fields += field(14, 1)
         if deadline is not None:
             fields += field(4, max(0, int((deadline - time.monotonic()) * 1e9)))
         if demand:
@@ -194,7 +198,7 @@ def meaning(kind, call, fields, payload):
     words = [NAMES[kind], str(call)]
     rank = lambda value: f"{value >> 16},{value & 0xFFFF}"
     numbers = {tag: number(value) for tag, value in fields.items()
-               if tag in (*range(1, 3), *range(4, 14), *range(32, 40), 51, 52, 56, 57)}
+               if tag in (*range(1, 3), *range(4, 15), *range(32, 40), 51, 52, 56, 57)}
     said = lambda tag, name: words.append(f"{name}={numbers[tag]}") if numbers.get(tag) else None
     if kind in (REQUEST, REPORT):
         said(1, "method")
@@ -209,6 +213,7 @@ def meaning(kind, call, fields, payload):
         if numbers.get(8):
             words.append(f"sample={rank(numbers[9])}")
         words += progress(numbers)
+        said(14, "lot")
     elif kind == GOODBYE:
         words.append({2: "malformed", 3: "violation", 4: "idle"}.get(numbers.get(57), "leaving"))
     elif kind != CANCEL:

@@ -6,15 +6,19 @@
 //! hand it on with `spawn(scope(context, future))`. To override the criticality of a part of a
 //! handler, run that part in a scope of its own.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 
 use tidegate_core::feedback::GateId;
+use tidegate_core::rng::Rng;
 use tidegate_core::{Context, Gate, Instant, Progress, RequestId, Span};
+
+use crate::random_seed;
 
 thread_local! {
     static CURRENT: Cell<Option<Current>> = const { Cell::new(None) };
+    static LOTS: RefCell<Rng> = RefCell::new(Rng::new(random_seed()));
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +59,12 @@ impl Parent {
     pub fn is_in(&self, gate: &Gate) -> bool {
         gate.id() == self.gate && gate.request(self.request).is_some()
     }
+}
+
+/// A context as it came in, with a lot if it names no user: what is done for the request inherits the lot, so that all
+/// gates on its way agree whether it is one to refuse.
+pub fn draw(context: Context) -> Context {
+    LOTS.with_borrow_mut(|lots| context.draw(lots))
 }
 
 /// The context this code runs in, none outside of any request.

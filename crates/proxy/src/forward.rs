@@ -11,6 +11,7 @@ use http_body::Body;
 use hyper_util::rt::TokioIo;
 use tidegate_core::rng::Rng;
 use tidegate_core::{Context, Instant, Outcome, Rejection, Workflow};
+use tidegate_driver::context;
 use tidegate_http::wire::{self, Refusal};
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
@@ -105,7 +106,7 @@ fn ask(
     }
     // Asked for only where a share is enforced.
     let named = worker.sideline.plays() && (listens || settings.ranks.names_user(headers));
-    Asked { context, listens, named, grpc: wire::is_grpc(headers) }
+    Asked { context: context::draw(context), listens, named, grpc: wire::is_grpc(headers) }
 }
 
 /// Waits for a slot. Where the gate is not fully enforced nothing waits, and what its model refuses

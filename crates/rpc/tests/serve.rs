@@ -328,7 +328,9 @@ fn what_strangers_say_of_themselves_is_not_believed() {
     assert_eq!(raw.get_with_feedback(), (Got::Answer(call, b"x".to_vec()), None));
     let seen = seen.lock().expect("no panic")[0];
     assert!(seen.deadline < tidegate_core::Instant::FAR, "that one is its own affair");
-    assert_eq!(Context { deadline: tidegate_core::Instant::FAR, ..seen }, Context::default());
+    let (deadline, rank) = (tidegate_core::Instant::FAR, seen.importance());
+    assert_eq!(Context { deadline, rank, lot: false, ..seen }, Context::default());
+    assert!(seen.lot, "it has drawn a lot, as all who name nobody");
     assert!(server.gate().read(|gate| gate.admission().issued().is_empty()));
 }
 

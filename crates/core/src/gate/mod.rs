@@ -266,7 +266,7 @@ impl Gate {
             State::Running => {
                 entry.request.attained += now.since(entry.started);
                 self.running -= 1;
-                self.backlog.on_idle();
+                self.backlog.on_free();
                 if let Some(control) = &mut self.control {
                     control.free_slot(now, entry.request.context.workflow);
                 }
@@ -360,7 +360,7 @@ impl Gate {
                 entry.request.cost =
                     Cost(entry.request.cost.0.saturating_sub(step.as_nanos()).max(1));
                 self.running -= 1;
-                self.backlog.on_idle();
+                self.backlog.on_free();
                 if let Some(control) = &mut self.control {
                     control.free_slot(now, entry.request.context.workflow);
                 }
@@ -487,7 +487,7 @@ impl Gate {
             let Some(id) = self.schedule.pop(now) else { break };
             self.start(now, id);
         }
-        self.backlog.on_dispatch(now, limit.saturating_sub(self.running));
+        self.backlog.on_dispatch(now, self.running);
         self.rank_newcomers();
         while let Some(caller) = self.admission.poll_notice() {
             let feedback = self.feedback_now(caller, Workflow::NONE);

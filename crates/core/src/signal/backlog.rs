@@ -14,9 +14,8 @@
 //! every slot is taken: weight started per unit of that time. At other times a start says nothing
 //! about how fast the service could go.
 //!
-//! Where slots are free, so many do not wait for others, but for the next dispatch: a driver may read many requests
-//! before it. They count only beyond that. Otherwise a rate that was slow in a storm of messages would keep the
-//! queue too short to be seen at all, and with it what a service can do.
+//! Evidence is forgotten where there is no more of it: who refuses by a rate that was slow in a storm of messages would
+//! keep the queue too short for the gate to be saturated ever again, and the rate would never be known better.
 //!
 //! A request's [`Weight`] is its estimated cost in mean costs of the moment, not the cost itself: where
 //! requests take long because something behind them stutters, the mean moves by a multiple within
@@ -54,8 +53,8 @@ pub struct Backlog {
     /// The weight of what waits, by place, and its sum.
     weights: Vec<Weight>,
     queued: u64,
-    /// Slots that were left at the last dispatch, and those that became free since.
-    idle: u32,
+    /// Requests that run.
+    running: u32,
     /// The last dequeue, or the moment the queue became non-empty.
     head_since: Instant,
     /// Since when the gate has been saturated, reset at each start.
@@ -64,6 +63,8 @@ pub struct Backlog {
     drained: f64,
     drain_time: f64,
     drain_starts: u32,
+    /// Starts since the last that was evidence.
+    other_starts: u32,
     /// `drain_time ÷ drained`, kept so that a decision needs no division. Zero when unknown.
     time_per_weight: f64,
     /// Delay of the stages before this queue and behind it, summed.
@@ -87,12 +88,13 @@ impl Backlog {
             waiting: 0,
             weights: Vec::new(),
             queued: 0,
-            idle: 0,
+            running: 0,
             head_since: Instant::ZERO,
             saturated_since: None,
             drained: 0.0,
             drain_time: 0.0,
             drain_starts: 0,
+            other_starts: 0,
             time_per_weight: 0.0,
             before: Span::ZERO,
             behind: Span::ZERO,
@@ -105,11 +107,13 @@ impl Backlog {
         self.waiting
     }
 
+    /// Whether nothing waits here and nothing runs.
+    pub fn is_idle(&self) -> bool {
+        self.waiting == 0 && self.running == 0
+    }
+
     /// How long a request that arrived now would wait for what is already queued.
     pub fn predicted_wait(&self) -> Span {
-        if self.waiting <= self.idle as usize {
-            return Span::ZERO;
-        }
         Span::from_nanos((self.queued as f64 * self.time_per_weight) as u64)
     }
 
@@ -175,14 +179,16 @@ impl Backlog {
             if let Some(since) = self.saturated_since {
                 self.count_drain(weight, now.since(since));
                 self.saturated_since = Some(now);
+            } else {
+                self.forget_drain();
             }
         }
     }
 
-    /// All that could start has been started, and so many slots are left. What still waits does so because every
-    /// slot, or the driver, is taken.
-    pub(crate) fn on_dispatch(&mut self, now: Instant, idle: u32) {
-        self.idle = idle;
+    /// All that could start has been started, and so many run. What still waits does so because every slot, or the driver,
+    /// is taken.
+    pub(crate) fn on_dispatch(&mut self, now: Instant, running: u32) {
+        self.running = running;
         match (self.waiting > 0, self.saturated_since) {
             (true, None) => self.saturated_since = Some(now),
             (false, Some(_)) => self.saturated_since = None,
@@ -191,14 +197,15 @@ impl Backlog {
     }
 
     /// A slot is free again.
-    pub(crate) fn on_idle(&mut self) {
-        self.idle += 1;
+    pub(crate) fn on_free(&mut self) {
+        self.running = self.running.saturating_sub(1);
     }
 
     fn count_drain(&mut self, weight: Weight, time: Span) {
         self.drained += f64::from(weight.0);
         self.drain_time += time.as_nanos() as f64;
         self.drain_starts += 1;
+        self.other_starts = 0;
         let long = self.drain_time >= DRAIN_TIME.as_nanos() as f64
             && self.drain_starts >= DRAIN_FEW_STARTS;
         if self.drain_starts >= DRAIN_STARTS || long {
@@ -208,6 +215,15 @@ impl Backlog {
         }
         if self.drained > 0.0 && self.drain_starts > 1 {
             self.time_per_weight = self.drain_time / self.drained;
+        }
+    }
+
+    /// A start says nothing about the drain rate. After as many as evidence is of, nothing is known any more.
+    fn forget_drain(&mut self) {
+        self.other_starts += 1;
+        if self.other_starts >= DRAIN_STARTS {
+            (self.drained, self.drain_time, self.drain_starts) = (0.0, 0.0, 0);
+            (self.time_per_weight, self.other_starts) = (0.0, 0);
         }
     }
 
@@ -291,7 +307,7 @@ mod tests {
             backlog.on_enqueue(at(100), place, at(100), Weight::ONE);
         }
         assert_eq!(backlog.predicted_wait(), Span::ZERO, "nothing is known");
-        backlog.on_dispatch(at(100), 0);
+        backlog.on_dispatch(at(100), 1);
         for place in 0..50u64 {
             backlog.on_dequeue(at(110 + 10 * place), place as usize, true);
         }
@@ -303,20 +319,23 @@ mod tests {
 
     /// A service that was slow once is not thought to be so for ever by those whom nobody keeps waiting.
     #[test]
-    fn who_finds_a_free_slot_waits_for_nobody() {
+    fn a_rate_that_is_not_seen_again_is_forgotten() {
         let mut backlog = Backlog::new(false);
-        for place in 0..3 {
-            backlog.on_enqueue(at(0), place, at(0), Weight::ONE);
-        }
-        backlog.on_dispatch(at(0), 0);
-        for place in 0..2 {
-            backlog.on_dequeue(at(40 * (place + 1)), place as usize, true);
-        }
+        let start = |backlog: &mut Backlog, at| {
+            backlog.on_enqueue(at, 0, at, Weight::ONE);
+            backlog.on_dequeue(at, 0, true);
+        };
+        backlog.on_enqueue(at(0), 1, at(0), Weight::ONE);
+        backlog.on_dispatch(at(0), 1);
+        (1..=3).for_each(|n| start(&mut backlog, at(40 * n)));
         assert_eq!(backlog.predicted_wait(), Span::from_micros(40));
-        backlog.on_idle();
-        assert_eq!(backlog.predicted_wait(), Span::ZERO, "it starts with the next dispatch");
-        backlog.on_enqueue(at(80), 0, at(80), Weight::ONE);
-        assert_eq!(backlog.predicted_wait(), Span::from_micros(80), "one of them does not");
+        backlog.on_dequeue(at(160), 1, true);
+        backlog.on_dispatch(at(160), 1);
+        (1..DRAIN_STARTS).for_each(|_| start(&mut backlog, at(200)));
+        backlog.on_enqueue(at(200), 1, at(200), Weight::ONE);
+        assert_eq!(backlog.predicted_wait(), Span::from_micros(40));
+        start(&mut backlog, at(200));
+        assert_eq!(backlog.predicted_wait(), Span::ZERO, "nothing is known");
     }
 
     #[test]

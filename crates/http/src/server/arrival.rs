@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Uri};
 use tidegate_core::{Context, Instant, Rank};
+use tidegate_driver::context;
 
 use super::layer::GateLayer;
 use crate::identity;
@@ -136,7 +137,7 @@ impl GateLayer {
             context.deadline = context.deadline.min(now + patience);
         }
         Asked {
-            context,
+            context: context::draw(context),
             trusted,
             listens: told.is_some(),
             claims: carried.context && !trusted,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tidegate_core::{CallerId, Context, Instant, Span};
-use tidegate_driver::Names;
+use tidegate_driver::{Names, context};
 
 use super::bounds::Bounds;
 use super::conn::Conn;
@@ -112,7 +112,7 @@ impl Half {
                     conn: Arc::clone(&self.conn),
                     call: frame.call,
                     method: head.method,
-                    context: head.context,
+                    context: context::draw(head.context),
                     payload: Bytes::copy_from_slice(frame.payload),
                     arrived,
                 }));

@@ -165,7 +165,13 @@ impl Tide {
     /// others for it. Whoever does as it was told may; what it was told may be old, which is no fault
     /// of its own. So may everybody with a rank that is always let in.
     #[inline]
-    fn allowed_wait(&self, now: Instant, request: &Request, key: Option<Key>) -> (Span, bool) {
+    fn allowed_wait(
+        &self,
+        now: Instant,
+        backlog: &Backlog,
+        request: &Request,
+        key: Option<Key>,
+    ) -> (Span, bool) {
         let Context { rank, .. } = request.context;
         if self.sway.strict.last.admits(rank) {
             return (self.waits.longest_for(request), true);
@@ -173,8 +179,9 @@ impl Tide {
         // What crossed our last word on its way was sent by the one before.
         match key.and_then(|key| self.windows.told(key, now - self.derived.period)) {
             Some(told) if told.admits(rank) => (self.waits.longest_for(request), true),
-            // It gains nothing by not listening: it gets what nobody else waits for, however long it took to read it.
-            Some(_) => (now.since(request.arrived).min(self.waits.longest()), false),
+            // It gains nothing by not listening, but an idle service turns nobody away: what it was told may be wrong.
+            Some(_) if backlog.is_idle() => (self.waits.longest(), false),
+            Some(_) => (Span::ZERO, false),
             None => {
                 (self.sway.wait_for(rank, self.waits.longest()).max(self.derived.beyond), false)
             }
@@ -405,7 +412,7 @@ impl Admission for Tide {
         self.round.get_or_insert(Round::starting(cx.now)).arrived += 1;
         let wait = backlog.age_at_start(cx.now, request.arrived);
         let key = self.windows.hear(cx.now, caller);
-        let (allowed, welcome) = self.allowed_wait(cx.now, request, key);
+        let (allowed, welcome) = self.allowed_wait(cx.now, backlog, request, key);
         let in_time = wait <= allowed;
         let silence = key.and_then(|key| {
             self.windows.on_sheds(key, sheds.count);
