@@ -500,6 +500,10 @@ fn requests_without_ranks_are_cut_by_lot_or_left_to_credits() {
     let few = ["callers=[10]", "warmup_requests=100000", "requests=100000"];
     let (goodput, dropped) = unranked("1us", &few);
     assert!(goodput > 1.02 && dropped < 0.001, "{goodput} {dropped}");
+    // Between few and many: to change one's mind each round costs 5 to 30 % of the goodput.
+    let some = ["callers=[255]", "load=[10.0]", "warmup_requests=200000", "requests=400000"];
+    let (goodput, dropped) = unranked("10us", &some);
+    assert!(goodput > 0.985 && dropped < 0.01, "{goodput} {dropped}");
 }
 
 /// A service of 1 µs that starts into ten times what it can do: nothing but messages at first. What it does then is no

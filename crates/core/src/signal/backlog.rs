@@ -107,9 +107,9 @@ impl Backlog {
         self.waiting
     }
 
-    /// Whether nothing waits here and nothing runs.
-    pub fn is_idle(&self) -> bool {
-        self.waiting == 0 && self.running == 0
+    /// How many requests wait or run.
+    pub fn inside(&self) -> usize {
+        self.waiting + self.running as usize
     }
 
     /// How long a request that arrived now would wait for what is already queued.

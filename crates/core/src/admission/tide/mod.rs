@@ -117,8 +117,10 @@ const PRESSURE_LIMIT: f64 = 4.0;
 const STEERED: f64 = 0.7;
 /// Time between two messages to a caller, in objectives, up to which credits decide among lots…
 const OFTEN: f64 = 1.5;
-/// …if as much as this is offered, of what the service can do.
+/// …if as much as this is offered, of what the service can do…
 const MUCH: f64 = 1.5;
+/// …and so many times longer, and less, until they do not any more.
+const MARGIN: f64 = 1.3;
 /// Unsolicited grants per control period.
 const GRANTS_PER_PERIOD: usize = 64;
 
@@ -180,7 +182,7 @@ impl Tide {
         match key.and_then(|key| self.windows.told(key, now - self.derived.period)) {
             Some(told) if told.admits(rank) => (self.waits.longest_for(request), true),
             // It gains nothing by not listening, but an idle service turns nobody away: what it was told may be wrong.
-            Some(_) if backlog.is_idle() => (self.waits.longest(), false),
+            Some(_) if backlog.inside() == 0 => (self.waits.longest(), false),
             Some(_) => (Span::ZERO, false),
             None => {
                 (self.sway.wait_for(rank, self.waits.longest()).max(self.derived.beyond), false)
@@ -260,7 +262,7 @@ impl Tide {
     }
 
     /// Step 3: sets the cursors at the end of a round.
-    fn set_cursors(&mut self, cx: &mut Cx<'_>, due: Instant) {
+    fn set_cursors(&mut self, cx: &mut Cx<'_>, backlog: &Backlog, due: Instant) {
         if self.round_ends().is_none_or(|ends| ends > due) {
             return;
         }
@@ -287,11 +289,16 @@ impl Tide {
             probe: self.cuts().then_some(self.config.probe),
             heard,
         });
-        let before = self.last();
+        let (before, credits_decided) = (self.last(), self.lump);
         if before == Cursor::OPEN && pressure < self.config.engage {
             (self.sway, self.lump) = (Sway::OPEN, false);
         } else {
             self.cut(self.reach());
+        }
+        if self.lump && !credits_decided {
+            // Nobody has minded how many there are: there may be any number.
+            self.pool.reset();
+            self.pool.raise_to(u32::try_from(backlog.inside()).unwrap_or(u32::MAX));
         }
         let Derived { objective, target, drop, .. } = self.derived;
         let (pace, variability) = (self.pace(), self.offered.variability());
@@ -339,8 +346,10 @@ impl Tide {
     /// Ranks that are cut by lot, which means nothing, are left to credits where those do better: where callers hear
     /// often and always have something to send, a credit given is a request soon.
     fn left_to_credits(&self, cut: Cursor, aim: f64) -> Option<(Cursor, Cursor)> {
-        let often = self.hears < self.derived.objective.scale(OFTEN);
-        let much = || self.offered.cut(aim * MUCH, Lump::Within) < Cursor::OPEN;
+        // By a margin, if it is not so already: to change often is worse than either.
+        let margin = if self.lump { MARGIN } else { 1.0 };
+        let often = self.hears < self.derived.objective.scale(OFTEN * margin);
+        let much = || self.offered.cut(aim * MUCH / margin, Lump::Within) < Cursor::OPEN;
         if often && cut < Cursor::OPEN && much() { self.offered.drawn(cut) } else { None }
     }
 
@@ -505,7 +514,7 @@ impl Admission for Tide {
             let periods = self.control(cx, backlog, self.period_ends);
             let skipped = Span::from_nanos(period.as_nanos().saturating_mul(periods - 1));
             let concluded = self.period_ends + skipped;
-            self.set_cursors(cx, concluded);
+            self.set_cursors(cx, backlog, concluded);
             self.period_ends = concluded + period;
         }
         self.period_ends = self.period_ends.max(cx.now + period);

@@ -1,4 +1,5 @@
-//! What is possible in a point where a goal is missed: what [`told`](crate::told) has there, with all its choices.
+//! What is possible in a point where a goal is missed: what [`told`](crate::told) has there, with all its choices, and what
+//! the others have.
 //!
 //! Goals pull against each other: who drops less is idle more. If one of the choices meets all of them, and by more than
 //! chance, they are possible. If none does, tide is to be compared with those choices that are no worse in all else.
@@ -98,14 +99,25 @@ impl Reach {
     /// The best that is possible of one mark, for one who is no worse than `own` in the others but for chance; none if
     /// all `goals` are possible together. Who is ahead of every choice has itself to compare with.
     pub(super) fn best(&self, goals: &Marks, own: &Marks, which: usize) -> Option<f64> {
-        let meets = |choice: &&Marks| (0..4).all(|n| choice[n] >= goals[n] + self.chance[n]);
-        if self.choices.iter().any(|choice| meets(&choice)) {
+        self.best_beside(&[], goals, own, which)
+    }
+
+    /// The same, where `others` show what is possible too.
+    pub(super) fn best_beside(
+        &self,
+        others: &[Marks],
+        goals: &Marks,
+        own: &Marks,
+        which: usize,
+    ) -> Option<f64> {
+        let all = || self.choices.iter().chain(others);
+        let meets = |choice: &Marks| (0..4).all(|n| choice[n] >= goals[n] + self.chance[n]);
+        if all().any(meets) {
             return None;
         }
         let as_good =
             |choice: &&Marks| (0..4).all(|n| n == which || choice[n] >= own[n] - self.chance[n]);
-        let best = self.choices.iter().filter(as_good).map(|choice| choice[which]);
-        Some(best.fold(own[which], f64::max))
+        Some(all().filter(as_good).map(|choice| choice[which]).fold(own[which], f64::max))
     }
 }
 
@@ -138,5 +150,8 @@ mod tests {
         assert_eq!(best(marks(0.99, 0.03)), Some(-0.03), "nobody else has as much with fewer");
         assert_eq!(reach.best(&GOALS, &marks(0.975, 0.03), GOOD), Some(0.985));
         assert_eq!(reach.most(GOOD), 0.995);
+        let beside = |other| reach.best_beside(&[other], &GOALS, &marks(0.99, 0.03), DROPS);
+        assert_eq!(beside(marks(0.99, 0.01)), Some(-0.01), "somebody else has");
+        assert_eq!(beside(marks(0.99, 0.001)), None);
     }
 }

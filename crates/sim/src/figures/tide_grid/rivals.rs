@@ -4,7 +4,7 @@ use super::super::claim::Unit;
 use super::super::lab::Runs;
 use super::fair;
 use super::goal::Goal;
-use super::reach::{DROPS, GOOD, Known, TAIL, marks};
+use super::reach::{DROPS, GOOD, Known, Marks, TAIL, marks};
 use crate::report::Report;
 
 /// Goodput beside the best of the others, tail and drops beside Breakwater's.
@@ -78,8 +78,11 @@ impl Beside {
         let ideal = || Some(good(&again("ideal", &[])) / best);
         self.goodput.point_or(place.clone(), own[GOOD] / best, ideal);
         let goals = [(LEAST * best).max(0.98), tail, drops, *first];
-        let possible =
-            |which: usize| told.best(&goals, &own, which).map(|possible| possible / goals[which]);
+        let others: Vec<Marks> = same().map(|(run, _)| marks(run, time)).collect();
+        let possible = |which: usize| {
+            let best = told.best_beside(&others, &goals, &own, which);
+            best.map(|possible| possible / goals[which])
+        };
         self.tail.point_or(place.clone(), own[TAIL] / tail, || possible(TAIL));
         if judged {
             self.drops.point_or(place.clone(), own[DROPS] / drops, || possible(DROPS));

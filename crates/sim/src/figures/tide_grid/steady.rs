@@ -1,4 +1,5 @@
-//! Steady load: service times × shapes × callers × demand, against the others and against `ideal`.
+//! Steady load: service times × shapes × callers × demand, against the others and against `ideal`; with ranks spread evenly,
+//! and where nobody ranks anything.
 
 use super::super::chart::{Axis, Chart, Line, Panel};
 use super::super::claim::Unit;
@@ -19,6 +20,8 @@ struct Grid {
     shapes: &'static [&'static str],
     callers: &'static [u32],
     overload: &'static [f64],
+    /// Without ranks, these of them.
+    unranked: (&'static [&'static str], &'static [&'static str], &'static [f64]),
 }
 
 const FULL: Grid = Grid {
@@ -26,12 +29,14 @@ const FULL: Grid = Grid {
     shapes: &SHAPES,
     callers: &[10, 100, 1000, 10_000],
     overload: &[1.2, 2.0, 4.0, 10.0],
+    unranked: (&["1us", "10us", "100us", "1ms"], &["exponential", "bimodal"], &[1.2, 2.0, 10.0]),
 };
 const QUICK: Grid = Grid {
     times: &["10us", "1ms"],
     shapes: &["exponential"],
     callers: &[100],
     overload: &[1.2, 2.0],
+    unranked: (&["10us"], &["exponential"], &[1.2, 2.0]),
 };
 
 pub(super) fn part(lab: &Lab<'_>) -> (Vec<Goal>, Vec<Chart>) {
@@ -49,10 +54,20 @@ pub(super) fn part(lab: &Lab<'_>) -> (Vec<Goal>, Vec<Chart>) {
     };
     let runs =
         run(lab, grid.overload, grid.callers, &|loads| common("\"tide\",\"breakwater\"", loads));
+    let (times, shapes, loads) = grid.unranked;
+    let unranked = run(lab, loads, grid.callers, &|loads| {
+        let mut sets = common("\"tide\"", loads);
+        sets.push(format!("service.time={times:?}"));
+        sets.push(format!("service.distribution={shapes:?}"));
+        sets.push("workload.ranks=one".to_owned());
+        sets
+    });
     let calm = lab.run(PLAN, &common("\"tide\"", &[0.9]));
-    let mut goals = of_overload(&runs);
+    let mut goals = of_overload("overload", &runs);
+    goals.push(of_first(&runs));
     goals.push(of_calm(lab, &calm));
-    let beside = of_others(lab, &runs, others(lab, &grid, &common));
+    goals.extend(of_overload(UNRANKED, &unranked));
+    let beside = of_others(lab, &runs, &unranked, others(lab, &grid, &common));
     goals.extend(beside.into_iter().map(|goal| goal.open_if(!lab.quick)));
     if !lab.quick {
         goals.push(near_no_control(&lab.run(PLAN, &common("\"tide\",\"open\"", &[0.95]))));
@@ -157,19 +172,27 @@ fn place(run: &Report) -> String {
     )
 }
 
-fn of_overload(runs: &Runs) -> Vec<Goal> {
-    let mut most = Goal::at_least("overload: goodput, of capacity", Unit::Percent, 0.98);
-    let mut tail = Goal::at_most("overload: p99, of the SLO", Unit::Times, 1.0);
-    let what = "2×: first quarter of the ranks answered in time";
-    let mut first = Goal::at_least(what, Unit::Percent, 0.995);
+/// What points are called in which nobody ranks anything.
+const UNRANKED: &str = "overload, no ranks";
+
+fn of_overload(prefix: &str, runs: &Runs) -> Vec<Goal> {
+    let what = format!("{prefix}: goodput, of capacity");
+    let mut most = Goal::at_least(what, Unit::Percent, 0.98);
+    let mut tail = Goal::at_most(format!("{prefix}: p99, of the SLO"), Unit::Times, 1.0);
     for run in runs.of("tide") {
         most.point(place(run), fair(run));
         tail.point(place(run), run.p99_us / slo_us(text(run, "service.time")));
-        if at(run, "load") == Some(2.0) {
-            first.point(place(run), run.success_by_quarter[0]);
-        }
     }
-    vec![most, tail, first]
+    vec![most, tail]
+}
+
+fn of_first(runs: &Runs) -> Goal {
+    let what = "2×: first quarter of the ranks answered in time";
+    let mut first = Goal::at_least(what, Unit::Percent, 0.995);
+    for run in runs.of("tide").filter(|run| at(run, "load") == Some(2.0)) {
+        first.point(place(run), run.success_by_quarter[0]);
+    }
+    first
 }
 
 /// Where requests differ much, chance makes the queue so long even at 0.9 of the capacity that some are
@@ -197,23 +220,31 @@ fn late_at_best(lab: &Lab<'_>, run: &Report) -> f64 {
     1.0 - ideal.goodput_rps / ideal.offered_rps
 }
 
-fn of_others(lab: &Lab<'_>, runs: &Runs, mut others: Vec<Rivals>) -> [Goal; 3] {
+/// The others and `told` ignore ranks, or have them at their best: they are run once.
+fn of_others(
+    lab: &Lab<'_>,
+    runs: &Runs,
+    unranked: &Runs,
+    mut others: Vec<Rivals>,
+) -> impl Iterator<Item = Goal> + use<> {
     let breakwater = runs.only(|run| run.policy == "breakwater");
     others.push(Rivals { sets: Vec::new(), runs: breakwater });
-    let mut beside = Beside::new("overload", &others);
+    let [mut ranked, mut plain] = ["overload", UNRANKED].map(|what| Beside::new(what, &others));
     for tide in runs.of("tide") {
-        let time = text(tide, "service.time");
-        let entry = Entry {
-            place: place(tide),
-            time,
-            tide,
-            again: &|policy, sets| again(lab, policy, sets, tide),
-            told: &Reach::lazily(lab, PLAN, time, tide, &[]),
-            first: 0.0,
-        };
-        beside.add(&entry, &others);
+        let (time, place) = (text(tide, "service.time"), place(tide));
+        let told = &Reach::lazily(lab, PLAN, time, tide, &[]);
+        let first = 0.98 * (4.0 / at(tide, "load").unwrap_or(1.0)).min(1.0);
+        let again = |policy: &str, sets: &[String]| again(lab, policy, sets, tide);
+        let entry = Entry { place: place.clone(), time, tide, again: &again, told, first };
+        ranked.add(&entry, &others);
+        if let Some(tide) = unranked.of("tide").find(|run| run.point == tide.point) {
+            let again = |policy: &str, sets: &[String]| {
+                self::again(lab, policy, &[sets, &["workload.ranks=one".to_owned()]].concat(), tide)
+            };
+            plain.add(&Entry { place, time, tide, again: &again, told, first: 0.0 }, &others);
+        }
     }
-    beside.goals()
+    [ranked.goals(), plain.goals()].into_iter().flatten()
 }
 
 /// `policy` with these parameters in the point of `run`, the mean of four seeds.
