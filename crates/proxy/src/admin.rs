@@ -17,6 +17,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Value, json};
 use tidegate_core::gate::Action;
 use tidegate_core::{Advice, Context, Instant, Rank, Rejection, Span};
+use tidegate_driver::context;
 use tokio::net::TcpListener;
 
 use crate::body::ProxyBody;
@@ -192,13 +193,14 @@ Changes need `authorization: Bearer TOKEN`.
 /// consumed.
 fn explain(shared: &Shared, query: &str) -> Result<Value, String> {
     let now = shared.gate.now();
-    let context = wanted(query, now)?;
+    let context = context::draw(wanted(query, now)?);
     let mut gate = shared.read(Clone::clone);
     let (slots, running, waiting) = (gate.slots(), gate.running(), gate.waiting());
     let predicted = gate.backlog().predicted_wait();
     let feedback = gate.feedback(now, context.caller, context.workflow);
     let mut answer = json!({
         "rank": [context.rank.business(), context.rank.user()],
+        "lot": context.lot,
         "criticality": context.rank.criticality().name(),
         "policy": gate.admission().name(),
         "slots": slots,

@@ -76,7 +76,7 @@ fn serves(service: Option<Service>) {
     let address = ([127, 0, 0, 1], service.port).into();
     let sidecar = Sidecar::start(CONFIG, &[address]);
     let mut client = sidecar.client();
-    for n in 0..50 {
+    for n in 1..=50 {
         let reply = client.get("/", &format!("overload-context: r=(7 {n})\r\n"));
         assert_eq!((reply.status(), reply.text()), (200, format!(" r=(7 {n})")));
         let body = "z".repeat(n * 1_000);

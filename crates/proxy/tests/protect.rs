@@ -23,8 +23,8 @@ fn at_the_edge_nobody_is_believed_and_nothing_leaks() {
         kept.lock().unwrap().push(request.header("overload-context").map(str::to_owned));
         "HTTP/1.1 200 OK\r\noverload-feedback: n=9\r\ncontent-length: 0\r\n\r\n".to_owned()
     });
-    let claim = "overload-context: r=(0 0), d=60000\r\n";
-    for (trust, passed_on, told) in [("edge", "r=(24 ", false), ("inside", "r=(0 0)", true)] {
+    let claim = "overload-context: r=(0 7), d=60000\r\n";
+    for (trust, passed_on, told) in [("edge", "r=(24 ", false), ("inside", "r=(0 7)", true)] {
         let sidecar = Sidecar::start(&format!("[proxy]\ntrust = '{trust}'"), &[upstream.address]);
         let reply = sidecar.client().get("/", claim);
         let feedback = reply.header("overload-feedback");
@@ -36,6 +36,16 @@ fn at_the_edge_nobody_is_believed_and_nothing_leaks() {
         let band = if told { "critical-plus" } else { "critical" };
         assert_eq!(sidecar.state()["admitted"][band], 1);
     }
+}
+
+/// A context that names no user is passed on with the lot that the gate here judged by.
+#[test]
+fn who_names_no_user_keeps_the_lot_it_drew_here() {
+    let upstream = Upstream::start(|request| ok(request.header("overload-context").unwrap_or("")));
+    let sidecar = Sidecar::start("[proxy]\ntrust = 'inside'", &[upstream.address]);
+    let passed_on = sidecar.client().get("/", "overload-context: r=(7 0)\r\n").text();
+    assert!(passed_on.starts_with("r=(7 ") && passed_on.contains("u=1"), "{passed_on}");
+    assert!(!passed_on.starts_with("r=(7 0)"), "{passed_on}");
 }
 
 #[test]

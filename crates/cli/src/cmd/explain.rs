@@ -17,7 +17,7 @@ pub(crate) struct Explain {
     /// Business rank, 0 (refused last) to 63; 24 if left out.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..64))]
     business: Option<u8>,
-    /// User rank, 0 (refused last) to 65535; 0 if left out.
+    /// User rank, 1 (refused last) to 65535; 0, or left out, is nobody in particular and draws a lot.
     #[arg(long, value_name = "N")]
     user: Option<u16>,
     /// Time it has, such as 50ms.

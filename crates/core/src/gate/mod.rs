@@ -228,14 +228,8 @@ impl Gate {
         context: &Context,
     ) -> Result<RequestId, Rejection> {
         let now = self.advance(now);
-        let drawn;
-        let context = match context.rank.user() {
-            0 => {
-                drawn = context.draw(&mut self.rng);
-                &drawn
-            }
-            _ => context,
-        };
+        let drawn = (context.rank.user() == 0).then(|| context.draw(&mut self.rng));
+        let context = drawn.as_ref().unwrap_or(context);
         self.attempts.record(context.attempt);
         if let Some(objective) = &mut self.objective {
             objective.on_arrival(time_left(now, context), self.shedding);

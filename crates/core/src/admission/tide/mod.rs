@@ -12,11 +12,11 @@
 //! 4. Callers reject ranks beyond *last* at once, send ranks inside *free* without a credit, and
 //!    hold the band between for credits. So what is important never waits for permission, what is
 //!    hopeless never travels, and the credits have only the band to match supply and demand with.
+//!    Requests that name no user have drawn lots, and are cut by them; where callers are few, credits decide among them.
 //! 5. **Alone**: callers that ignore all this, or never heard of it, are refused by predicted wait.
 //!    The allowed wait is long inside *last*, as long as leaves most requests the time they need
-//!    ([`Waits`]), and short beyond it: the gate conserves work, it refuses nobody while nothing
-//!    waits. Where a wait is too long, a more important arrival pushes out the least important that
-//!    waits.
+//!    ([`Waits`]), and short beyond it: the gate conserves work, an idle service turns nobody away.
+//!    Where a wait is too long, a more important arrival pushes out the least important that waits.
 //! 6. **Noise and news**: what a caller knows is as old as its last message. A round that differs from
 //!    those before by no more than chance is followed slowly, one that differs by more at once.
 //! 7. **Back**: what a caller was told holds for a bounded time, then it asks again; callers that
