@@ -227,9 +227,10 @@ impl Gate {
         arrived: Instant,
         context: &Context,
     ) -> Result<RequestId, Rejection> {
+        if context.rank.user() == 0 {
+            return self.arrive_by_lot(now, arrived, context);
+        }
         let now = self.advance(now);
-        let drawn = (context.rank.user() == 0).then(|| context.draw(&mut self.rng));
-        let context = drawn.as_ref().unwrap_or(context);
         self.attempts.record(context.attempt);
         if let Some(objective) = &mut self.objective {
             objective.on_arrival(time_left(now, context), self.shedding);
@@ -245,6 +246,18 @@ impl Gate {
                 Err(rejection)
             }
         }
+    }
+
+    /// It names no user. Drivers draw before they ask, so that calls made for it have the same lot.
+    #[cold]
+    fn arrive_by_lot(
+        &mut self,
+        now: Instant,
+        arrived: Instant,
+        context: &Context,
+    ) -> Result<RequestId, Rejection> {
+        let context = context.draw(&mut self.rng);
+        self.arrive_stamped(now, arrived, &context)
     }
 
     /// A request that runs has ended; its slot is free from the next dispatch on.
