@@ -23,7 +23,7 @@ pub struct TideConfig {
     /// objective, where Breakwater begins to drop (§5.1).
     pub drop: f64,
     /// Predicted wait up to which ranks beyond the last cursor are let in, in targets.
-    /// From callers that were told otherwise they are let in only while nothing waits. 0 would leave the
+    /// From callers that were told otherwise they are let in only while the service is idle. 0 would leave the
     /// service idle when the cursor is too strict. Default 0.25, by simulation.
     pub beyond: f64,
     /// Part of the capacity whose ranks are free, 0 to 1. Less gives more control to credits: callers hold
