@@ -115,11 +115,14 @@ const PRESSURE_LIMIT: f64 = 4.0;
 /// which requests are refused, credits would never be too many. By simulation: with all on one rank, and one in four
 /// requests that costs seven times the others, 5 % are refused (19 without); 0.6 refuses 3 % and is idle for 1 % more.
 const STEERED: f64 = 0.7;
-/// Time between two messages to a caller, in objectives, up to which credits decide among lots…
+/// Time between two messages to a caller, in objectives, up to which credits decide among lots. By simulation: with
+/// twice as much, credits decide for 1,000 callers of 1 µs, which they cannot.
 const OFTEN: f64 = 1.5;
-/// …if as much as this is offered, of what the service can do…
+/// Least that is offered for that, of what the service can do. By simulation: where less is, as at 1.2 times the capacity, 100
+/// callers of 100 µs are refused twice as often with credits.
 const MUCH: f64 = 1.5;
-/// …and so many times longer, and less, until they do not any more.
+/// How far beyond these two it must be for credits to decide no longer. By simulation: without it, 255 callers of 10 µs
+/// have 94 % of the capacity at ten times the demand instead of 99.
 const MARGIN: f64 = 1.3;
 /// Unsolicited grants per control period.
 const GRANTS_PER_PERIOD: usize = 64;

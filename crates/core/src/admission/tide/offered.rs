@@ -58,7 +58,7 @@ const MOST_SCALE: f32 = 8.0;
 const NEAR: usize = 8;
 /// Weight of a new sample in the place and spread of its level.
 const PLACE_GAIN: f32 = 1.0 / 32.0;
-/// Share of lots from which on requests have no order among users.
+/// Share of lots from which on requests are taken to have no order: nearly all, as users are to keep theirs.
 const DRAWN: f32 = 0.9;
 /// Variance from which on a level counts as spread: half that of a uniform distribution over it.
 const SPREAD: f32 = (LEVEL_RANKS * LEVEL_RANKS) as f32 / 24.0;
