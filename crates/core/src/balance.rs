@@ -51,7 +51,7 @@ impl Load {
     /// A request was answered after `latency`.
     pub fn on_answer(&mut self, latency: Span) {
         self.in_flight = self.in_flight.saturating_sub(1);
-        self.latency.add(latency.as_nanos() as f64);
+        self.latency.add(latency.as_nanos_f64());
     }
 
     /// A request was refused or failed.

@@ -5,6 +5,7 @@
 
 use crate::list::{Links, List};
 use crate::rank::Rank;
+use crate::table;
 
 /// Number of levels.
 pub(crate) const LEVELS: usize = 4096;
@@ -45,19 +46,20 @@ impl Default for RankIndex {
 impl RankIndex {
     pub(crate) fn insert(&mut self, place: usize, rank: Rank) {
         let level = level_of(rank);
-        if place >= self.levels.len() {
-            self.levels.resize(place + 1, 0);
-        }
-        self.levels[place] = level as u16;
+        *table::at(&mut self.levels, place, || 0) = level as u16;
         self.links.push_back(&mut self.lists[level], place);
         self.words[level / 64] |= 1 << (level % 64);
         self.groups |= 1 << (level / 64);
     }
 
+    #[inline]
     pub(crate) fn remove(&mut self, place: usize) {
-        if !self.links.contains(place) {
-            return;
+        if self.links.contains(place) {
+            self.take_out(place);
         }
+    }
+
+    fn take_out(&mut self, place: usize) {
         let level = usize::from(self.levels[place]);
         self.links.remove(&mut self.lists[level], place);
         if self.lists[level].is_empty() {

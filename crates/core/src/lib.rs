@@ -61,6 +61,7 @@ pub mod signal;
 mod siphash;
 pub mod slab;
 pub mod slots;
+mod table;
 pub mod testing;
 pub mod throttle;
 pub mod time;

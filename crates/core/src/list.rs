@@ -1,6 +1,8 @@
 //! Doubly linked lists threaded through a table of places: constant-time push, pop and removal of
 //! any member, no allocation once the table has grown.
 
+use crate::table;
+
 const NONE: u32 = u32::MAX;
 
 /// The links of all places; several [`List`]s may share one table, a place being in at most one.
@@ -51,11 +53,10 @@ impl Links {
     /// Appends `place` to `list`. It must not be in any list.
     #[inline]
     pub(crate) fn push_back(&mut self, list: &mut List, place: usize) {
-        if place >= self.0.len() {
-            self.0.resize(place + 1, Link { before: NONE, after: NONE, member: false });
-        }
-        debug_assert!(!self.0[place].member, "a place is in one list at a time");
-        self.0[place] = Link { before: list.tail, after: NONE, member: true };
+        let link =
+            table::at(&mut self.0, place, || Link { before: NONE, after: NONE, member: false });
+        debug_assert!(!link.member, "a place is in one list at a time");
+        *link = Link { before: list.tail, after: NONE, member: true };
         match list.back() {
             Some(tail) => self.0[tail].after = place as u32,
             None => list.head = place as u32,
@@ -82,9 +83,17 @@ impl Links {
         true
     }
 
+    /// Takes the first of `list` out of it.
+    #[inline]
     pub(crate) fn pop_front(&mut self, list: &mut List) -> Option<usize> {
         let place = list.front()?;
-        self.remove(list, place);
+        let link = &mut self.0[place];
+        link.member = false;
+        list.head = link.after;
+        match list.front() {
+            Some(head) => self.0[head].before = NONE,
+            None => list.tail = NONE,
+        }
         Some(place)
     }
 

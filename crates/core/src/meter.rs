@@ -2,7 +2,8 @@
 
 use crate::context::{Workflow, Workflows};
 use crate::signal::Ewma;
-use crate::time::Span;
+use crate::table;
+use crate::time::{Span, float, whole};
 
 /// Work a request takes. The unit is the driver's choice as long as it is one: nanoseconds of CPU
 /// or service time unless stated otherwise.
@@ -46,14 +47,14 @@ impl CostTable {
     /// The expected cost of a request of `workflow`: its own mean, else that of all.
     pub fn estimate(&self, workflow: Workflow) -> Cost {
         let own = self.workflows.get(usize::from(workflow.0)).and_then(Ewma::get);
-        own.or(self.all.get()).map_or(Self::FIRST_GUESS, |mean| Cost((mean as u64).max(1)))
+        own.or(self.all.get()).map_or(Self::FIRST_GUESS, |mean| Cost(whole(mean).max(1)))
     }
 
     /// How much of a queue a request of this cost is.
     pub(crate) fn weight(&self, cost: Cost) -> Weight {
         let Some(mean) = self.all.get() else { return Weight::ONE };
         // Bounds: a request weighs something, and a million mean ones are enough.
-        let weight = f64::from(Weight::ONE.0) * cost.0 as f64 / mean.max(1.0);
+        let weight = f64::from(Weight::ONE.0) * float(cost.0) / mean.max(1.0);
         Weight(weight.clamp(1.0, 1e9) as u32)
     }
 
@@ -61,11 +62,9 @@ impl CostTable {
     #[inline]
     pub fn settle(&mut self, workflow: Workflow, cost: Cost) {
         let index = usize::from(workflow.0).min(Workflows::LIMIT);
-        if index >= self.workflows.len() {
-            self.workflows.resize(index + 1, Ewma::new(Self::GAIN));
-        }
-        self.workflows[index].add(cost.0 as f64);
-        self.all.add(cost.0 as f64);
+        let cost = float(cost.0);
+        table::at(&mut self.workflows, index, || Ewma::new(Self::GAIN)).add(cost);
+        self.all.add(cost);
     }
 }
 

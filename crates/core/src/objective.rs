@@ -47,6 +47,8 @@ const CAUTION: f64 = 4.0;
 const BATCH: u32 = 256;
 /// Least weight of a request in the mean.
 const GAIN: f64 = 1.0 / 256.0;
+/// Unloaded requests after which it is decided anew, once their mean decides: in so many it moves by next to nothing.
+const EVERY: u32 = 8;
 /// Step towards the median of what requests have left: from an hour to 25 ms in four hundred requests.
 const STEP: f64 = 1.0 / 32.0;
 /// Time left of requests without a deadline, and the most that is told apart.
@@ -161,7 +163,7 @@ impl fmt::Display for Because {
 }
 
 const fn nanos(span: Span) -> f64 {
-    span.as_nanos() as f64
+    span.as_nanos_f64()
 }
 
 fn span(nanos: f64) -> Span {
@@ -175,13 +177,17 @@ pub(crate) struct Learner {
     mean: f64,
     /// Requests that the mean rests on.
     evidence: f64,
+    /// Those since it was last decided.
+    undecided: u32,
     /// Requests under load since the last batch, and the sum of their times in nanoseconds.
     loaded: (u32, f64),
     /// What half of the requests have left when they arrive, in nanoseconds.
     left: f64,
-    /// As told by the driver.
-    round_trip: Span,
+    /// As told by the driver, in nanoseconds.
+    round_trip: f64,
+    /// What is in force, in nanoseconds too, and why.
     current: Span,
+    in_force: f64,
     because: Because,
 }
 
@@ -190,27 +196,30 @@ impl Learner {
         Self {
             mean: 0.0,
             evidence: 0.0,
+            undecided: 0,
             loaded: (0, 0.0),
             left: NO_DEADLINE,
-            round_trip: Span::ZERO,
+            round_trip: 0.0,
             current: START,
+            in_force: nanos(START),
             because: Because::Unknown,
         }
     }
 
     /// A request has arrived with so much time left; [`Span::MAX`] if it has no deadline.
     pub(crate) fn on_arrival(&mut self, left: Span, shedding: bool) {
-        if shedding {
+        // Most services see no deadlines at all.
+        if shedding || (left == Span::MAX && self.left == NO_DEADLINE) {
             return;
         }
         // Up as often as down: the median, in steps in proportion to itself.
-        let step = if (left.as_nanos() as f64) < self.left { -STEP } else { STEP };
+        let step = if left.as_nanos_f64() < self.left { -STEP } else { STEP };
         self.left = (self.left * (1.0 + step)).clamp(1.0, NO_DEADLINE);
     }
 
     /// The driver has measured how long a message to a caller and back takes.
     pub(crate) fn on_round_trip(&mut self, round_trip: Span) {
-        self.round_trip = round_trip;
+        self.round_trip = nanos(round_trip);
     }
 
     /// A slot was given back while there were `slots`. Returns the objective if it has changed.
@@ -221,13 +230,18 @@ impl Learner {
         let others = finish.running.max(finish.beside);
         let calm = others == 0 || others.saturating_mul(4) < slots;
         let unloaded = finish.waiting == 0 && !finish.shedding && calm;
-        let service = finish.service.as_nanos() as f64;
+        let service = finish.service.as_nanos_f64();
         if !unloaded {
             return self.under_load(service);
         }
         self.loaded = (0, 0.0);
         self.evidence += 1.0;
         self.mean += (service - self.mean) * (1.0 / self.evidence).max(GAIN);
+        self.undecided += 1;
+        if self.evidence >= FIRST && self.undecided < EVERY {
+            return None;
+        }
+        self.undecided = 0;
         self.decide()
     }
 
@@ -262,9 +276,9 @@ impl Learner {
             return None;
         }
         let mean = self.mean;
-        let by_service = (mean * FACTOR + nanos(self.round_trip)).min(nanos(CEILING));
+        let by_service = (mean * FACTOR + self.round_trip).min(nanos(CEILING));
         // Less than a request takes would refuse everything, whatever is claimed.
-        let by_deadlines = self.left.max(mean * 2.0);
+        let by_deadlines = if self.left > mean * 2.0 { self.left } else { mean * 2.0 };
         let without_deadlines = by_service.max(nanos(FLOOR));
         self.put_in_force(by_deadlines.min(without_deadlines), || {
             if by_deadlines < without_deadlines {
@@ -279,12 +293,13 @@ impl Learner {
 
     #[inline]
     fn put_in_force(&mut self, objective: f64, because: impl FnOnce() -> Because) -> Option<Span> {
-        let current = nanos(self.current);
+        let current = self.in_force;
         let same = (objective - current).abs() <= CHANGE * current;
         if same && self.because != Because::Unknown {
             return None;
         }
         (self.current, self.because) = (span(objective), because());
+        self.in_force = nanos(self.current);
         Some(self.current)
     }
 
@@ -311,7 +326,6 @@ mod tests {
             beside: 0,
             waiting: 0,
             shedding: false,
-            objective: Span::ZERO,
         }
     }
 

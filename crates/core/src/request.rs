@@ -1,7 +1,9 @@
 //! A request inside a gate, as policies and schedulers see it.
 
 use crate::context::Context;
+use crate::event::Events;
 use crate::meter::Cost;
+use crate::rng::Rng;
 use crate::slab::Key;
 use crate::time::{Instant, Span};
 
@@ -25,13 +27,20 @@ pub struct Request {
     pub attained: Span,
 }
 
-/// What a driver lends for one call: the moment, randomness, and somewhere to tell what happened.
-#[derive(Debug)]
-pub struct Cx<'a> {
+/// What is lent to a policy for one call: the moment, randomness, and somewhere to tell what happened.
+#[derive(Clone, Debug)]
+pub struct Cx {
     /// The present moment; never earlier than in any call before.
     pub now: Instant,
     /// Random numbers from the run's seed.
-    pub rng: &'a mut crate::rng::Rng,
+    pub rng: Rng,
     /// Takes events for whoever listens.
-    pub events: &'a mut crate::event::Events,
+    pub events: Events,
+}
+
+impl Cx {
+    /// The beginning, with nobody listening.
+    pub fn new(now: Instant, seed: u64) -> Self {
+        Self { now, rng: Rng::new(seed), events: Events::default() }
+    }
 }

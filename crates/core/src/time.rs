@@ -63,6 +63,19 @@ impl fmt::Display for Instant {
     }
 }
 
+/// A whole number to calculate with. Processors convert signed numbers in one instruction and unsigned ones in
+/// several; nothing here is so large that it differs.
+pub(crate) const fn float(whole: u64) -> f64 {
+    let signed = whole as i64;
+    (if signed < 0 { i64::MAX } else { signed }) as f64
+}
+
+/// The whole part of what a calculation gave, zero if it is negative or NaN. As [`float`], for the same reason.
+pub(crate) const fn whole(float: f64) -> u64 {
+    let signed = float as i64;
+    if signed < 0 { 0 } else { signed as u64 }
+}
+
 /// A length of time in nanoseconds. In configuration it is written `"80us"`, `"1.5ms"`, `"2s"`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span(u64);
@@ -98,30 +111,39 @@ impl Span {
         self.0
     }
 
+    /// Nanoseconds to calculate with. What is longer than 292 years counts as that.
+    pub const fn as_nanos_f64(self) -> f64 {
+        float(self.0)
+    }
+
+    /// The time that a calculation gave, whole nanoseconds of it; negative or NaN gives zero.
+    pub const fn from_nanos_f64(nanos: f64) -> Self {
+        Self(whole(nanos))
+    }
+
     /// Microseconds with fraction.
     pub fn as_micros_f64(self) -> f64 {
-        self.0 as f64 / 1e3
+        self.as_nanos_f64() / 1e3
     }
 
     /// Milliseconds with fraction.
     pub fn as_millis_f64(self) -> f64 {
-        self.0 as f64 / 1e6
+        self.as_nanos_f64() / 1e6
     }
 
     /// Seconds with fraction.
     pub fn as_secs_f64(self) -> f64 {
-        self.0 as f64 / 1e9
+        self.as_nanos_f64() / 1e9
     }
 
     /// How often `other` fits in here; no time counts as a nanosecond.
     pub fn ratio(self, other: Self) -> f64 {
-        self.0 as f64 / other.0.max(1) as f64
+        self.as_nanos_f64() / float(other.0.max(1))
     }
 
     /// Scaled by `factor`, rounded to the nearest nanosecond; negative or NaN gives zero.
     pub fn scale(self, factor: f64) -> Self {
-        // `as` saturates and maps NaN to zero, which is what we want at both ends.
-        Self((self.0 as f64 * factor + 0.5) as u64)
+        Self::from_nanos_f64(self.as_nanos_f64() * factor + 0.5)
     }
 
     /// `self − other`, or zero.

@@ -76,7 +76,7 @@ impl Breakwater {
     }
 
     /// Concludes one control period that ended at `due`, or many alike. Returns how many.
-    fn control(&mut self, cx: &mut Cx<'_>, backlog: &Backlog, due: Instant) -> u64 {
+    fn control(&mut self, cx: &mut Cx, backlog: &Backlog, due: Instant) -> u64 {
         let callers = self.windows.callers();
         let delay = backlog.delay(due, self.config.delay);
         let mut periods = 1;
@@ -107,24 +107,23 @@ impl Admission for Breakwater {
         Needs { ages: self.config.delay == DelaySignal::Oldest, ..Needs::default() }
     }
 
-    fn on_arrival(&mut self, cx: &mut Cx<'_>, backlog: &Backlog, request: &Request) -> Verdict {
-        let Context { caller, demand, sheds, .. } = request.context;
+    fn on_arrival(&mut self, cx: &mut Cx, backlog: &Backlog, request: &Request) -> Verdict {
         let delay = backlog.delay(cx.now, self.config.delay);
         let in_time = delay < self.config.drop;
-        if let Some(key) = self.windows.hear(cx.now, caller) {
-            self.windows.on_sheds(key, sheds.count);
-            self.windows.on_request(cx.now, key, demand, in_time);
+        let caller = self.windows.hear(cx.now, request.context.caller).0;
+        if caller.is_some_and(|caller| caller.on_request(&request.context, in_time)) {
+            self.windows.follow(cx.now, request.context.caller);
         }
         if in_time {
             return Verdict::Admit;
         }
-        let (delay, limit) = (delay.as_nanos() as f64, self.config.drop.as_nanos() as f64);
+        let (delay, limit) = (delay.as_nanos_f64(), self.config.drop.as_nanos_f64());
         Verdict::Refuse(Rejection::new(Reason::Delay, delay, limit, Advice::Elsewhere))
     }
 
     fn on_finish(
         &mut self,
-        _cx: &mut Cx<'_>,
+        _cx: &mut Cx,
         _backlog: &Backlog,
         request: &Request,
         _outcome: Outcome,
@@ -133,21 +132,19 @@ impl Admission for Breakwater {
         self.windows.on_end(request.context.caller, false);
     }
 
-    fn on_leave(&mut self, _cx: &mut Cx<'_>, request: &Request) {
+    fn on_leave(&mut self, _cx: &mut Cx, request: &Request) {
         self.windows.on_end(request.context.caller, false);
     }
 
-    fn on_report(&mut self, cx: &mut Cx<'_>, _backlog: &Backlog, context: &Context) {
-        let Some(key) = self.windows.hear(cx.now, context.caller) else { return };
-        self.windows.on_report(cx.now, key, context.demand);
-        self.windows.on_sheds(key, context.sheds.count);
+    fn on_report(&mut self, cx: &mut Cx, _backlog: &Backlog, context: &Context) {
+        self.windows.on_report(cx.now, context);
     }
 
-    fn on_gone(&mut self, cx: &mut Cx<'_>, caller: CallerId) {
+    fn on_gone(&mut self, cx: &mut Cx, caller: CallerId) {
         self.windows.on_gone(cx.now, caller);
     }
 
-    fn settle(&mut self, cx: &mut Cx<'_>, backlog: &Backlog) {
+    fn settle(&mut self, cx: &mut Cx, backlog: &Backlog) {
         for _ in 0..PERIODS_AT_ONCE {
             if self.period_ends > cx.now {
                 return;
@@ -170,13 +167,7 @@ impl Admission for Breakwater {
         self.windows.has_drained().then_some(self.period_ends)
     }
 
-    fn feedback(
-        &mut self,
-        cx: &mut Cx<'_>,
-        _backlog: &Backlog,
-        caller: CallerId,
-        out: &mut Feedback,
-    ) {
+    fn feedback(&mut self, cx: &mut Cx, _backlog: &Backlog, caller: CallerId, out: &mut Feedback) {
         self.windows.forget_silent(cx.now, cx.now - self.config.forget);
         if self.windows.callers() == 0 {
             self.pool.reset();
@@ -205,7 +196,7 @@ impl Admission for Breakwater {
         self.windows.export()
     }
 
-    fn take_over(&mut self, cx: &mut Cx<'_>, issued: &[Issued]) {
+    fn take_over(&mut self, cx: &mut Cx, issued: &[Issued]) {
         self.windows.import(cx.now, issued);
         self.pool.raise_to(u32::try_from(self.windows.issued()).unwrap_or(u32::MAX));
     }

@@ -50,7 +50,7 @@ impl Admission for Chain {
         })
     }
 
-    fn on_arrival(&mut self, cx: &mut Cx<'_>, backlog: &Backlog, request: &Request) -> Verdict {
+    fn on_arrival(&mut self, cx: &mut Cx, backlog: &Backlog, request: &Request) -> Verdict {
         let mut answer = Verdict::Admit;
         for asked in 0..self.policies.len() {
             let verdict = self.policies[asked].on_arrival(cx, backlog, request);
@@ -68,7 +68,7 @@ impl Admission for Chain {
     /// As at arrival; on a refusal the gate tells all of them that the request left.
     fn on_dequeue(
         &mut self,
-        cx: &mut Cx<'_>,
+        cx: &mut Cx,
         backlog: &Backlog,
         request: &Request,
         sojourn: Span,
@@ -86,7 +86,7 @@ impl Admission for Chain {
 
     fn on_finish(
         &mut self,
-        cx: &mut Cx<'_>,
+        cx: &mut Cx,
         backlog: &Backlog,
         request: &Request,
         outcome: Outcome,
@@ -97,31 +97,31 @@ impl Admission for Chain {
         }
     }
 
-    fn on_leave(&mut self, cx: &mut Cx<'_>, request: &Request) {
+    fn on_leave(&mut self, cx: &mut Cx, request: &Request) {
         for policy in &mut self.policies {
             policy.on_leave(cx, request);
         }
     }
 
-    fn on_report(&mut self, cx: &mut Cx<'_>, backlog: &Backlog, context: &Context) {
+    fn on_report(&mut self, cx: &mut Cx, backlog: &Backlog, context: &Context) {
         for policy in &mut self.policies {
             policy.on_report(cx, backlog, context);
         }
     }
 
-    fn on_utilization(&mut self, cx: &mut Cx<'_>, utilization: f64) {
+    fn on_utilization(&mut self, cx: &mut Cx, utilization: f64) {
         for policy in &mut self.policies {
             policy.on_utilization(cx, utilization);
         }
     }
 
-    fn on_gone(&mut self, cx: &mut Cx<'_>, caller: CallerId) {
+    fn on_gone(&mut self, cx: &mut Cx, caller: CallerId) {
         for policy in &mut self.policies {
             policy.on_gone(cx, caller);
         }
     }
 
-    fn settle(&mut self, cx: &mut Cx<'_>, backlog: &Backlog) {
+    fn settle(&mut self, cx: &mut Cx, backlog: &Backlog) {
         for policy in &mut self.policies {
             policy.settle(cx, backlog);
         }
@@ -131,13 +131,7 @@ impl Admission for Chain {
         self.policies.iter().filter_map(|policy| policy.next_wakeup()).min()
     }
 
-    fn feedback(
-        &mut self,
-        cx: &mut Cx<'_>,
-        backlog: &Backlog,
-        caller: CallerId,
-        out: &mut Feedback,
-    ) {
+    fn feedback(&mut self, cx: &mut Cx, backlog: &Backlog, caller: CallerId, out: &mut Feedback) {
         for policy in &mut self.policies {
             let mut own = Feedback::silent(out.gate, out.sequence);
             policy.feedback(cx, backlog, caller, &mut own);
@@ -179,7 +173,7 @@ impl Admission for Chain {
         all
     }
 
-    fn take_over(&mut self, cx: &mut Cx<'_>, issued: &[Issued]) {
+    fn take_over(&mut self, cx: &mut Cx, issued: &[Issued]) {
         for policy in &mut self.policies {
             policy.take_over(cx, issued);
         }
@@ -282,14 +276,14 @@ mod tests {
         fn name(&self) -> &'static str {
             self.name
         }
-        fn on_arrival(&mut self, _: &mut Cx<'_>, _: &Backlog, _: &Request) -> Verdict {
+        fn on_arrival(&mut self, _: &mut Cx, _: &Backlog, _: &Request) -> Verdict {
             self.note("arrival");
             self.verdict
         }
-        fn on_leave(&mut self, _: &mut Cx<'_>, _: &Request) {
+        fn on_leave(&mut self, _: &mut Cx, _: &Request) {
             self.note("leave");
         }
-        fn feedback(&mut self, _: &mut Cx<'_>, _: &Backlog, _: CallerId, out: &mut Feedback) {
+        fn feedback(&mut self, _: &mut Cx, _: &Backlog, _: CallerId, out: &mut Feedback) {
             *out = self.feedback;
         }
         fn reconfigure(&mut self, _: &AdmissionConfig) -> bool {

@@ -58,7 +58,7 @@ impl Codel {
     /// How near the queue is to shedding, 0 to 1: the smallest delay against the one that is shed.
     pub fn load(&self) -> f64 {
         let slough = self.slough().as_nanos().max(1) as f64;
-        (self.min_delay.as_nanos() as f64 / slough).min(1.0)
+        (self.min_delay.as_nanos_f64() / slough).min(1.0)
     }
 
     fn slough(&self) -> Span {
@@ -89,13 +89,13 @@ impl Admission for Codel {
         "codel"
     }
 
-    fn on_arrival(&mut self, _cx: &mut Cx<'_>, _backlog: &Backlog, _request: &Request) -> Verdict {
+    fn on_arrival(&mut self, _cx: &mut Cx, _backlog: &Backlog, _request: &Request) -> Verdict {
         Verdict::Admit
     }
 
     fn on_dequeue(
         &mut self,
-        cx: &mut Cx<'_>,
+        cx: &mut Cx,
         _backlog: &Backlog,
         request: &Request,
         sojourn: Span,
@@ -107,12 +107,12 @@ impl Admission for Codel {
         if sojourn <= limit {
             return Verdict::Admit;
         }
-        let (measured, limit) = (sojourn.as_nanos() as f64, limit.as_nanos() as f64);
+        let (measured, limit) = (sojourn.as_nanos_f64(), limit.as_nanos_f64());
         Verdict::Refuse(Rejection::new(Reason::Delay, measured, limit, Advice::Elsewhere))
     }
 
     /// Called before every fact, so an empty queue is noticed before anything joins it.
-    fn settle(&mut self, cx: &mut Cx<'_>, backlog: &Backlog) {
+    fn settle(&mut self, cx: &mut Cx, backlog: &Backlog) {
         if backlog.waiting() == 0 {
             self.last_empty = cx.now;
         }

@@ -152,7 +152,7 @@ impl Detector {
         let due = until.since(self.next_sample).as_nanos() / every + 1;
         for n in due.saturating_sub(Self::SAMPLE_MEMORY)..due {
             let at = self.next_sample + Span::from_nanos(n.saturating_mul(every));
-            let delay = backlog.delay(at, DelaySignal::Oldest).as_nanos() as f64;
+            let delay = backlog.delay(at, DelaySignal::Oldest).as_nanos_f64();
             self.smoothed += Self::SAMPLE_GAIN * (delay - self.smoothed);
         }
         self.next_sample += Span::from_nanos(due.saturating_mul(every));

@@ -62,12 +62,12 @@ pub trait Admission: fmt::Debug + Send {
     }
 
     /// A request has arrived: may it enter?
-    fn on_arrival(&mut self, cx: &mut Cx<'_>, backlog: &Backlog, request: &Request) -> Verdict;
+    fn on_arrival(&mut self, cx: &mut Cx, backlog: &Backlog, request: &Request) -> Verdict;
 
     /// A request leaves the queue after `sojourn`: may it start?
     fn on_dequeue(
         &mut self,
-        _cx: &mut Cx<'_>,
+        _cx: &mut Cx,
         _backlog: &Backlog,
         _request: &Request,
         _sojourn: Span,
@@ -78,7 +78,7 @@ pub trait Admission: fmt::Debug + Send {
     /// A request that started has ended, at this cost.
     fn on_finish(
         &mut self,
-        _cx: &mut Cx<'_>,
+        _cx: &mut Cx,
         _backlog: &Backlog,
         _request: &Request,
         _outcome: Outcome,
@@ -87,20 +87,20 @@ pub trait Admission: fmt::Debug + Send {
     }
 
     /// A request that was let in has left without being served.
-    fn on_leave(&mut self, _cx: &mut Cx<'_>, _request: &Request) {}
+    fn on_leave(&mut self, _cx: &mut Cx, _request: &Request) {}
 
     /// A caller tells its demand and sheds without sending a request.
-    fn on_report(&mut self, _cx: &mut Cx<'_>, _backlog: &Backlog, _context: &Context) {}
+    fn on_report(&mut self, _cx: &mut Cx, _backlog: &Backlog, _context: &Context) {}
 
     /// The machine's utilization, 1 being full.
-    fn on_utilization(&mut self, _cx: &mut Cx<'_>, _utilization: f64) {}
+    fn on_utilization(&mut self, _cx: &mut Cx, _utilization: f64) {}
 
     /// A caller has gone; nothing of it is in flight any more, or soon will be.
-    fn on_gone(&mut self, _cx: &mut Cx<'_>, _caller: CallerId) {}
+    fn on_gone(&mut self, _cx: &mut Cx, _caller: CallerId) {}
 
     /// Brings all periods that ended up to now to their conclusion, each as of the moment it was
     /// due; any number of missed periods in bounded time.
-    fn settle(&mut self, _cx: &mut Cx<'_>, _backlog: &Backlog) {}
+    fn settle(&mut self, _cx: &mut Cx, _backlog: &Backlog) {}
 
     /// The first moment at which [`settle`](Admission::settle) would do anything, asked after each
     /// settling: until then the gate spares itself the call.
@@ -116,14 +116,15 @@ pub trait Admission: fmt::Debug + Send {
     /// A message to `caller` is about to be written: fills in what it should know.
     fn feedback(
         &mut self,
-        _cx: &mut Cx<'_>,
+        _cx: &mut Cx,
         _backlog: &Backlog,
         _caller: CallerId,
         _out: &mut Feedback,
     ) {
     }
 
-    /// A caller that deserves a message although no response to it is due.
+    /// A caller that deserves a message although no response to it is due; asked after a
+    /// [`settle`](Admission::settle).
     fn poll_notice(&mut self) -> Option<CallerId> {
         None
     }
@@ -145,7 +146,7 @@ pub trait Admission: fmt::Debug + Send {
     }
 
     /// Starts with the credits and in-flight requests there are, so that nothing is granted twice.
-    fn take_over(&mut self, _cx: &mut Cx<'_>, _issued: &[Issued]) {}
+    fn take_over(&mut self, _cx: &mut Cx, _issued: &[Issued]) {}
 
     /// Panics if the state contradicts itself.
     fn invariants(&self) {}

@@ -15,7 +15,7 @@ impl Admission for Open {
         "open"
     }
 
-    fn on_arrival(&mut self, _cx: &mut Cx<'_>, _backlog: &Backlog, _request: &Request) -> Verdict {
+    fn on_arrival(&mut self, _cx: &mut Cx, _backlog: &Backlog, _request: &Request) -> Verdict {
         Verdict::Admit
     }
 

@@ -59,7 +59,7 @@ impl Admission for Random {
         Needs { ages: true, ..Needs::default() }
     }
 
-    fn on_arrival(&mut self, cx: &mut Cx<'_>, backlog: &Backlog, _request: &Request) -> Verdict {
+    fn on_arrival(&mut self, cx: &mut Cx, backlog: &Backlog, _request: &Request) -> Verdict {
         let drawn = cx.rng.unit();
         let verdict = if drawn < self.admitted {
             Verdict::Admit
@@ -74,7 +74,7 @@ impl Admission for Random {
 
     fn on_dequeue(
         &mut self,
-        cx: &mut Cx<'_>,
+        cx: &mut Cx,
         _backlog: &Backlog,
         request: &Request,
         _sojourn: Span,
@@ -85,7 +85,7 @@ impl Admission for Random {
 
     fn on_finish(
         &mut self,
-        cx: &mut Cx<'_>,
+        cx: &mut Cx,
         _backlog: &Backlog,
         request: &Request,
         outcome: Outcome,
@@ -94,7 +94,7 @@ impl Admission for Random {
         self.detector.on_finish(cx.now, request, outcome);
     }
 
-    fn settle(&mut self, cx: &mut Cx<'_>, backlog: &Backlog) {
+    fn settle(&mut self, cx: &mut Cx, backlog: &Backlog) {
         self.conclude(cx.now, backlog);
     }
 

@@ -148,7 +148,7 @@ impl Seda {
         let stalled = class.awaiting && backlog.waiting() > 0;
         let percentile = class
             .take_percentile(self.config.quantile)
-            .or_else(|| stalled.then(|| backlog.delay(at, DelaySignal::Oldest).as_nanos() as f64));
+            .or_else(|| stalled.then(|| backlog.delay(at, DelaySignal::Oldest).as_nanos_f64()));
         let period = self.config.period.as_nanos().max(1);
         let missed = now.since(at).as_nanos() / period;
         let skipped = if stalled { missed.saturating_sub(STALL_MEMORY) } else { missed };
@@ -156,7 +156,7 @@ impl Seda {
         class.arrivals = 0;
         if let Some(percentile) = percentile {
             class.percentile.add(percentile);
-            let target = self.config.target.as_nanos() as f64;
+            let target = self.config.target.as_nanos_f64();
             let smoothed = class.percentile.get().unwrap_or(percentile);
             self.adjust(index, at, (smoothed - target) / target);
         }
@@ -204,7 +204,7 @@ impl Admission for Seda {
         Needs { ages: true, ..Needs::default() }
     }
 
-    fn on_arrival(&mut self, cx: &mut Cx<'_>, _backlog: &Backlog, request: &Request) -> Verdict {
+    fn on_arrival(&mut self, cx: &mut Cx, _backlog: &Backlog, request: &Request) -> Verdict {
         let index = self.class_of(request.context.rank);
         let class = &mut self.classes[index];
         class.arrivals = class.arrivals.saturating_add(1);
@@ -222,7 +222,7 @@ impl Admission for Seda {
 
     fn on_finish(
         &mut self,
-        cx: &mut Cx<'_>,
+        cx: &mut Cx,
         backlog: &Backlog,
         request: &Request,
         outcome: Outcome,
@@ -240,7 +240,7 @@ impl Admission for Seda {
         }
     }
 
-    fn settle(&mut self, cx: &mut Cx<'_>, backlog: &Backlog) {
+    fn settle(&mut self, cx: &mut Cx, backlog: &Backlog) {
         // At the end of time nothing comes after.
         while let Some((due, index)) =
             self.next_due(false).filter(|(due, _)| *due <= cx.now && *due < Instant::FAR)

@@ -2,11 +2,9 @@
 
 use super::{Admission, AdmissionConfig};
 use crate::context::Context;
-use crate::event::Events;
 use crate::meter::Cost;
 use crate::rank::Rank;
 use crate::request::{Cx, Request};
-use crate::rng::Rng;
 use crate::signal::Backlog;
 use crate::slab::Key;
 use crate::time::{Instant, Span};
@@ -33,8 +31,7 @@ pub(super) fn request(arrived: Instant) -> Request {
 pub(super) struct Bench<P: ?Sized = dyn Admission> {
     pub(super) policy: Box<P>,
     pub(super) backlog: Backlog,
-    rng: Rng,
-    events: Events,
+    cx: Cx,
 }
 
 impl Bench {
@@ -46,7 +43,7 @@ impl Bench {
 impl<P: Admission + ?Sized> Bench<P> {
     pub(super) fn with(policy: Box<P>) -> Self {
         let backlog = Backlog::new(policy.needs().ages);
-        Self { policy, backlog, rng: Rng::new(1), events: Events::default() }
+        Self { policy, backlog, cx: Cx::new(Instant::ZERO, 1) }
     }
 
     /// A copy of the policy with all it has learned, and the same random numbers ahead.
@@ -54,19 +51,18 @@ impl<P: Admission + ?Sized> Bench<P> {
     where
         Box<P>: Clone,
     {
-        let (policy, backlog) = (self.policy.clone(), self.backlog.clone());
-        Self { policy, backlog, rng: self.rng.clone(), events: Events::default() }
+        Self { policy: self.policy.clone(), backlog: self.backlog.clone(), cx: self.cx.clone() }
     }
 
     /// Lets the policy hear one fact at `now`, settled first as a gate would.
     pub(super) fn tell<T>(
         &mut self,
         now: Instant,
-        fact: impl FnOnce(&mut P, &mut Cx<'_>, &Backlog) -> T,
+        fact: impl FnOnce(&mut P, &mut Cx, &Backlog) -> T,
     ) -> T {
-        let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
-        self.policy.settle(&mut cx, &self.backlog);
-        let answer = fact(&mut *self.policy, &mut cx, &self.backlog);
+        self.cx.now = now;
+        self.policy.settle(&mut self.cx, &self.backlog);
+        let answer = fact(&mut *self.policy, &mut self.cx, &self.backlog);
         self.policy.invariants();
         answer
     }

@@ -60,7 +60,7 @@ impl Admission for Utilization {
         "utilization"
     }
 
-    fn on_arrival(&mut self, cx: &mut Cx<'_>, _backlog: &Backlog, request: &Request) -> Verdict {
+    fn on_arrival(&mut self, cx: &mut Cx, _backlog: &Backlog, request: &Request) -> Verdict {
         let criticality = request.context.rank.criticality();
         let level = self.level(cx.now);
         let refused = self.refused(criticality, level);
@@ -73,7 +73,7 @@ impl Admission for Utilization {
         if level > thresholds.degrade { Verdict::Degrade } else { Verdict::Admit }
     }
 
-    fn on_utilization(&mut self, cx: &mut Cx<'_>, utilization: f64) {
+    fn on_utilization(&mut self, cx: &mut Cx, utilization: f64) {
         // The latest sample or the last peak, whichever is nearer within the margin.
         let highest = utilization + self.config.hysteresis;
         self.level = self.level(cx.now).clamp(utilization, highest);

@@ -5,7 +5,7 @@ use super::{Call, Caller, Next, State, expired, no_credit};
 use crate::context::Workflow;
 use crate::event::{Event, Misuse};
 use crate::feedback::Feedback;
-use crate::request::{Cx, RequestId};
+use crate::request::RequestId;
 use crate::throttle::{Answer, Response};
 use crate::time::{Instant, Span};
 use crate::verdict::{Advice, Outcome, Reason, Rejection};
@@ -25,16 +25,15 @@ impl Caller {
     ) -> Next {
         let now = self.advance(now);
         let Some((call, endpoint)) = self.sent(id) else {
-            self.events.push(now, || Event::Ignore(Misuse::NeverSent));
+            self.cx.events.push(now, || Event::Ignore(Misuse::NeverSent));
             // A second answer to an attempt does not end a call that waits for its next one.
             let alive = self.calls.get(id).is_some();
             return if alive { Next::Retry } else { Next::Over(answer) };
         };
         let latency = now.since(call.sent);
         self.count_answer(now, endpoint, latency, answer);
-        let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
         let response = Response { context: call.context, latency, answer };
-        self.endpoints[endpoint].throttle.on_response(&mut cx, &response);
+        self.endpoints[endpoint].throttle.on_response(&mut self.cx, &response);
         // Before a retry is decided: it should know what the callee said, and what this answer
         // freed belongs to those who wait.
         match feedback {
@@ -54,7 +53,7 @@ impl Caller {
         if endpoint < self.endpoints.len() {
             self.hear(now, endpoint, None, feedback);
         } else {
-            self.events.push(now, || Event::Ignore(Misuse::UnknownId));
+            self.cx.events.push(now, || Event::Ignore(Misuse::UnknownId));
         }
     }
 
@@ -68,14 +67,13 @@ impl Caller {
         let feedback = &Feedback { workflow, ..*feedback };
         let target = &mut self.endpoints[endpoint];
         if !target.is_news(feedback) {
-            self.events.push(now, || Event::Ignore(Misuse::Overtaken));
+            self.cx.events.push(now, || Event::Ignore(Misuse::Overtaken));
             return self.release(now, endpoint, false);
         }
         if let Some(utilization) = feedback.utilization {
             target.load.on_utilization(utilization);
         }
-        let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
-        let relaxed = target.throttle.on_feedback(&mut cx, feedback);
+        let relaxed = target.throttle.on_feedback(&mut self.cx, feedback);
         self.release(now, endpoint, relaxed);
     }
 
@@ -95,7 +93,7 @@ impl Caller {
                 if let Some(config) = &self.config.hedge {
                     self.hedge.on_answer(latency, config);
                 }
-                let nanos = latency.as_nanos() as f64;
+                let nanos = latency.as_nanos_f64();
                 self.deviation.add((nanos - self.latency.get().unwrap_or(nanos)).abs());
                 self.latency.add(nanos);
             }
@@ -124,13 +122,13 @@ impl Caller {
         let pause = match advice {
             Advice::Never => return Next::Over(answer),
             Advice::Elsewhere => Span::ZERO,
-            Advice::Later(asked) => self.config.retry.pause(attempt, asked, &mut self.rng),
+            Advice::Later(asked) => self.config.retry.pause(attempt, asked, &mut self.cx.rng),
         };
         let may = attempt < self.config.retry.attempts
             && pause <= LONGEST_PAUSE
             && now + pause < call.context.deadline
             && self.budget.withdraw();
-        self.events.push(now, || Event::Retry { attempt, allowed: may });
+        self.cx.events.push(now, || Event::Retry { attempt, allowed: may });
         if !may {
             // No second layer may retry what this one gave up on.
             let spent = Rejection { advice: Advice::Never, ..rejection };

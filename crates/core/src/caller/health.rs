@@ -38,9 +38,9 @@ impl Caller {
     pub(super) fn judge(&mut self, now: Instant, endpoint: usize, answer: &Answer) {
         if let Some(config) = &self.config.breaker {
             let breaker = &mut self.endpoints[endpoint].breaker;
-            if breaker.on_answer(now, answer, config, &mut self.rng) {
+            if breaker.on_answer(now, answer, config, &mut self.cx.rng) {
                 let up = breaker.allows(now);
-                self.events.push(now, || Event::Endpoint { endpoint, up });
+                self.cx.events.push(now, || Event::Endpoint { endpoint, up });
             }
         }
         let Some(config) = self.config.ejection else { return };
@@ -53,7 +53,7 @@ impl Caller {
         ejection::conclude(now, &mut tallies, &config);
         for (endpoint, tally) in tallies.iter().enumerate() {
             if tally.is_out(now) && !before[endpoint] {
-                self.events.push(now, || Event::Endpoint { endpoint, up: false });
+                self.cx.events.push(now, || Event::Endpoint { endpoint, up: false });
             }
         }
         self.ejection_ends = now + config.every;

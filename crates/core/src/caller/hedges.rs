@@ -28,7 +28,7 @@ impl Caller {
             && now < call.context.deadline
             && self.endpoints.len() > 1
             && self.budget.withdraw();
-        self.events.push(now, || Event::Retry { attempt, allowed: may });
+        self.cx.events.push(now, || Event::Retry { attempt, allowed: may });
         if !may {
             return None;
         }

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use crate::list::{Links, List};
 use crate::rank::Rank;
 use crate::request::RequestId;
+use crate::table;
 use crate::time::Instant;
 
 /// Calls in order of arrival, by importance, and by the moment they give up.
@@ -41,10 +42,7 @@ impl Holding {
     pub(super) fn push(&mut self, id: RequestId, rank: Rank, give_up: Instant) {
         let entry = Entry { id, rank, number: self.count, give_up };
         self.count += 1;
-        if id.index() >= self.entries.len() {
-            self.entries.resize(id.index() + 1, entry);
-        }
-        self.entries[id.index()] = entry;
+        *table::at(&mut self.entries, id.index(), || entry) = entry;
         self.links.push_back(&mut self.order, id.index());
         self.by_rank.insert((rank, entry.number, id));
         self.by_time.insert((give_up, id));

@@ -35,7 +35,7 @@ use crate::event::{Event, Events, Misuse};
 use crate::rank::Rank;
 use crate::request::{Cx, RequestId};
 use crate::retry::{Budget, HedgeDelay};
-use crate::rng::{Rng, mix};
+use crate::rng::mix;
 use crate::signal::Ewma;
 use crate::slab::Slab;
 use crate::throttle::Answer;
@@ -58,7 +58,8 @@ pub use ejection::EjectionConfig;
 pub struct Caller {
     id: CallerId,
     config: CallerConfig,
-    now: Instant,
+    /// What throttles are lent; its moment is the latest heard of.
+    cx: Cx,
     endpoints: Vec<Endpoint>,
     calls: Slab<Call>,
     /// Calls that wait for a credit or token.
@@ -75,8 +76,6 @@ pub struct Caller {
     latency: Ewma,
     deviation: Ewma,
     actions: VecDeque<CallAction>,
-    rng: Rng,
-    events: Events,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -114,7 +113,7 @@ impl Caller {
             // Never UNKNOWN: the lowest bit is set.
             id: CallerId(mix(seed ^ 0x6361_6c6c) | 1),
             config: config.clone(),
-            now,
+            cx: Cx::new(now, seed),
             endpoints: Vec::new(),
             calls: Slab::default(),
             holding: Holding::default(),
@@ -126,8 +125,6 @@ impl Caller {
             latency: Ewma::new(1.0 / 16.0),
             deviation: Ewma::new(1.0 / 16.0),
             actions: VecDeque::new(),
-            rng: Rng::new(seed),
-            events: Events::default(),
         };
         for _ in 0..endpoints {
             caller.add_endpoint(now);
@@ -140,7 +137,7 @@ impl Caller {
     /// Adds a replica and returns its index.
     pub fn add_endpoint(&mut self, now: Instant) -> usize {
         let now = self.advance(now);
-        let seed = self.rng.next_u64();
+        let seed = self.cx.rng.next_u64();
         let throttle = self.config.throttle.build(now, seed);
         self.endpoints.push(Endpoint::new(throttle, now));
         let endpoint = self.endpoints.len() - 1;
@@ -151,7 +148,7 @@ impl Caller {
     /// The application makes a call. It is rejected at once, sent, or held.
     pub fn submit(&mut self, now: Instant, context: &Context) -> Result<RequestId, Rejection> {
         let now = self.advance(now);
-        let context = &context.draw(&mut self.rng);
+        let context = &context.draw(&mut self.cx.rng);
         self.budget.deposit();
         if context.deadline <= now && !self.config.soft_deadlines {
             return Err(expired(now, context));
@@ -175,7 +172,7 @@ impl Caller {
         let now = self.advance(now);
         match self.endpoints.get_mut(endpoint) {
             Some(endpoint) => endpoint.load.on_utilization(utilization),
-            None => self.events.push(now, || Event::Ignore(Misuse::UnknownId)),
+            None => self.cx.events.push(now, || Event::Ignore(Misuse::UnknownId)),
         }
     }
 
@@ -183,7 +180,7 @@ impl Caller {
     pub fn cancel(&mut self, now: Instant, id: RequestId) {
         let now = self.advance(now);
         match self.calls.get(id).map(|call| call.state) {
-            None => self.events.push(now, || Event::Ignore(Misuse::UnknownId)),
+            None => self.cx.events.push(now, || Event::Ignore(Misuse::UnknownId)),
             Some(State::Held) => {
                 self.holding.remove(id);
                 self.calls.remove(id);
@@ -201,7 +198,7 @@ impl Caller {
 
     /// Sheds that a gate of ours made in the callee's name, to be reported with the next call.
     pub fn note_sheds(&mut self, sheds: Sheds) {
-        self.sheds.merge(sheds, &mut self.rng);
+        self.sheds.merge(sheds, &mut self.cx.rng);
     }
 
     /// Changes the configuration. Parameters change in place; another throttle starts anew, with
@@ -211,7 +208,7 @@ impl Caller {
         let now = self.advance(now);
         for endpoint in &mut self.endpoints {
             if !endpoint.throttle.reconfigure(&config.throttle) {
-                endpoint.throttle = config.throttle.build(now, self.rng.next_u64());
+                endpoint.throttle = config.throttle.build(now, self.cx.rng.next_u64());
                 endpoint.throttle.adopt(endpoint.load.in_flight());
             }
         }
@@ -246,7 +243,7 @@ impl Caller {
             self.endpoints.iter().filter_map(|endpoint| endpoint.throttle.next_wakeup());
         let give_up = self.holding.first_to_give_up().map(|(at, _)| at);
         let pause = self.pauses.first().map(|(at, _)| *at);
-        let back = self.back_after(self.now).filter(|_| self.held() > 0);
+        let back = self.back_after(self.cx.now).filter(|_| self.held() > 0);
         throttles.chain(give_up).chain(pause).chain(back).min().filter(|at| *at < Instant::FAR)
     }
 
@@ -275,7 +272,7 @@ impl Caller {
 
     /// Events, for whoever calls [`Events::keep`] first.
     pub fn events(&mut self) -> &mut Events {
-        &mut self.events
+        &mut self.cx.events
     }
 
     /// Panics if the state contradicts itself.
@@ -309,9 +306,9 @@ impl Caller {
     /// Brings everything up to `now`, in the order in which it must count: what has waited too long
     /// goes, then what may leave now leaves in order of arrival, then retries try their luck.
     fn advance(&mut self, now: Instant) -> Instant {
-        let before = self.now;
-        self.now = before.max(now);
-        let now = self.now;
+        let before = self.cx.now;
+        self.cx.now = before.max(now);
+        let now = self.cx.now;
         while let Some((_, id)) = self.holding.first_to_give_up().filter(|(at, _)| *at <= now) {
             self.drop_held(id, no_credit(self.holding.len(), Advice::Elsewhere));
             self.report_demand();
@@ -319,7 +316,7 @@ impl Caller {
         for index in 0..self.endpoints.len() {
             let throttle = &mut self.endpoints[index].throttle;
             let woke = throttle.next_wakeup().is_some_and(|at| at <= now);
-            throttle.settle(&mut Cx { now, rng: &mut self.rng, events: &mut self.events });
+            throttle.settle(&mut self.cx);
             if woke {
                 self.release(now, index, false);
             }
@@ -351,7 +348,7 @@ impl Caller {
     }
 
     fn shed(&mut self, rank: Rank) {
-        self.sheds.add(self.now, rank, &mut self.rng);
+        self.sheds.add(self.cx.now, rank, &mut self.cx.rng);
     }
 
     fn sent(&self, id: RequestId) -> Option<(Call, usize)> {
@@ -369,6 +366,6 @@ fn no_credit(held: usize, advice: Advice) -> Rejection {
 }
 
 fn expired(now: Instant, context: &Context) -> Rejection {
-    let late = now.since(context.deadline).as_nanos() as f64;
+    let late = now.since(context.deadline).as_nanos_f64();
     Rejection::new(Reason::Expired, late, 0.0, Advice::Never)
 }

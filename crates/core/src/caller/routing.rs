@@ -3,7 +3,7 @@
 use super::{CallAction, Caller, State};
 use crate::balance::two_choices;
 use crate::context::Context;
-use crate::request::{Cx, RequestId};
+use crate::request::RequestId;
 use crate::time::Instant;
 use crate::verdict::{Advice, Passage, Reason, Rejection};
 
@@ -19,7 +19,7 @@ impl Caller {
     /// wait, all others are asked; but a rejection is believed, or a caller with many endpoints
     /// would find one that has not rejected yet every time.
     pub(super) fn route(&mut self, now: Instant, context: &Context, avoid: Option<usize>) -> Route {
-        let Some(pair) = two_choices(&mut self.rng, self.endpoints.len()) else {
+        let Some(pair) = two_choices(&mut self.cx.rng, self.endpoints.len()) else {
             return Route::Reject(Rejection::new(Reason::Draining, 0.0, 1.0, Advice::Never));
         };
         let (first, second) = match self.usable(now, pair) {
@@ -39,8 +39,7 @@ impl Caller {
         let mut outcome =
             Route::Reject(Rejection::new(Reason::Credit, 0.0, 0.0, Advice::Elsewhere));
         for index in [best, other] {
-            let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
-            match self.endpoints[index].throttle.on_submit(&mut cx, context) {
+            match self.endpoints[index].throttle.on_submit(&mut self.cx, context) {
                 Passage::Send => return Route::Send(index),
                 Passage::Hold => outcome = Route::Hold,
                 Passage::Reject(rejection) => {
@@ -60,8 +59,7 @@ impl Caller {
             if !self.endpoints[index].breaker.allows(now) {
                 continue;
             }
-            let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
-            if self.endpoints[index].throttle.on_submit(&mut cx, context) == Passage::Send {
+            if self.endpoints[index].throttle.on_submit(&mut self.cx, context) == Passage::Send {
                 return Route::Send(index);
             }
         }

@@ -34,7 +34,7 @@ impl ShedLog {
     }
 
     pub(super) fn add(&mut self, now: Instant, rank: Rank, rng: &mut Rng) {
-        self.gap.add(now.since(self.last).as_nanos() as f64);
+        self.gap.add(now.since(self.last).as_nanos_f64());
         self.last = now;
         self.sheds.merge(Sheds { count: 1, sample: rank }, rng);
     }
@@ -50,8 +50,8 @@ impl ShedLog {
         let mut sheds = std::mem::take(&mut self.sheds);
         let handed_on = std::mem::take(&mut self.handed_on);
         let own = sheds.count.saturating_sub(handed_on);
-        let since = now.since(self.reported).as_nanos() as f64;
-        let gap = self.gap.get().unwrap_or(0.0).max(now.since(self.last).as_nanos() as f64);
+        let since = now.since(self.reported).as_nanos_f64();
+        let gap = self.gap.get().unwrap_or(0.0).max(now.since(self.last).as_nanos_f64());
         if f64::from(own) * gap > CALMER * since {
             sheds.count = handed_on.saturating_add((since / gap) as u32);
         }

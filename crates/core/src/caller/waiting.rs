@@ -3,7 +3,7 @@
 use super::routing::Route;
 use super::{CallAction, Caller, State, no_credit};
 use crate::context::Context;
-use crate::request::{Cx, RequestId};
+use crate::request::RequestId;
 use crate::time::{Instant, Span};
 use crate::verdict::{Advice, Passage, Reason, Rejection};
 
@@ -59,8 +59,7 @@ impl Caller {
         while let Some(id) = next.filter(|_| self.endpoints[endpoint].breaker.allows(now)) {
             next = self.holding.after(id);
             let Some(call) = self.calls.get(id) else { break };
-            let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
-            match self.endpoints[endpoint].throttle.on_submit(&mut cx, &call.context) {
+            match self.endpoints[endpoint].throttle.on_submit(&mut self.cx, &call.context) {
                 Passage::Send => {
                     self.holding.remove(id);
                     self.transmit(now, id, endpoint);
@@ -106,7 +105,7 @@ impl Caller {
             let matters = demand == 0 || endpoint.throttle.synchronises();
             if matters && endpoint.told_demand != demand && endpoint.load.in_flight() == 0 {
                 endpoint.told_demand = demand;
-                let sheds = self.sheds.take(self.now);
+                let sheds = self.sheds.take(self.cx.now);
                 let context = Context { caller: self.id, demand, sheds, ..Context::default() };
                 self.actions.push_back(CallAction::Report { endpoint: index, context });
             }

@@ -77,8 +77,8 @@ impl Pool {
 
     /// One period with `delay` at or above target.
     pub(crate) fn decrease(&mut self, callers: usize, delay: Span) {
-        let target = self.config.target.as_nanos() as f64;
-        let excess = (delay.as_nanos() as f64 - target) / target;
+        let target = self.config.target.as_nanos_f64();
+        let excess = (delay.as_nanos_f64() - target) / target;
         let factor = (1.0 - self.config.multiplicative * excess).max(0.5);
         let mut total = (f64::from(self.total) * factor) as u32;
         if self.config.form == PoolForm::Code && factor < 1.0 {

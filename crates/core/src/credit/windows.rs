@@ -16,22 +16,21 @@
 //! The convention is that of Breakwater's code: `window = in flight + unused`, and the sum of all
 //! windows is `issued`, always. The paper's `c` is the unused part alone.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::VecDeque;
 
 use super::PoolForm;
+use super::index::Index;
 use crate::admission::Issued;
-use crate::context::CallerId;
+use crate::context::{CallerId, Context};
 use crate::list::{Links, List};
 use crate::rank::Cursor;
-use crate::rng::mix;
 use crate::slab::{Key, Slab};
 use crate::time::{Instant, Span};
 
 /// Windows of all callers.
 #[derive(Clone, Debug)]
 pub(crate) struct Windows {
-    places: HashMap<CallerId, Key, BuildHasherDefault<IdHasher>>,
+    places: Index,
     callers: Slab<Holder>,
     /// Sum of all windows.
     issued: u64,
@@ -60,7 +59,7 @@ struct Speakers {
 
 /// One caller.
 #[derive(Clone, Debug)]
-struct Holder {
+pub(crate) struct Holder {
     caller: CallerId,
     window: u32,
     in_flight: u32,
@@ -115,7 +114,7 @@ const CALLERS: usize = 1 << 17;
 impl Windows {
     pub(crate) fn new() -> Self {
         Self {
-            places: HashMap::default(),
+            places: Index::new(),
             callers: Slab::default(),
             issued: 0,
             by_look: List::EMPTY,
@@ -155,7 +154,7 @@ impl Windows {
 
     #[cfg(test)]
     pub(crate) fn window(&self, caller: CallerId) -> Option<u32> {
-        Some(self.callers.get(*self.places.get(&caller)?)?.window)
+        Some(self.callers.get(self.places.get(caller))?.window)
     }
 
     pub(crate) fn poll_notice(&mut self) -> Option<CallerId> {
@@ -164,81 +163,63 @@ impl Windows {
 
     // === facts ===
 
-    /// The entry of a caller that was just heard of, a new one if there is room. None of one that gave no id,
-    /// or if there is none. What it says is noted with this, so that it is looked up once.
+    /// A caller speaks: what is known of it, nothing of one that gave no id, or for whom there is no room; and for how long
+    /// it was silent, if it spoke before.
     #[inline(always)] // Every arrival comes here.
-    pub(crate) fn hear(&mut self, now: Instant, caller: CallerId) -> Option<Key> {
-        if caller == CallerId::UNKNOWN {
-            return None;
-        }
-        let Some(key) = self.places.get(&caller).copied() else {
-            return self.register(now, caller);
-        };
-        let holder = self.callers.get_mut(key)?;
-        holder.heard = now;
-        if holder.drained.is_some() {
-            self.unfile_drained(key);
-        }
-        Some(key)
-    }
-
-    /// A request of a caller is in, or was refused at once. Tells for how long it was silent, none if it was
-    /// not known.
-    #[inline]
-    pub(crate) fn on_request(
+    pub(crate) fn hear(
         &mut self,
         now: Instant,
-        key: Key,
-        demand: u32,
-        is_in: bool,
-    ) -> Option<Span> {
-        let holder = self.callers.get_mut(key)?;
+        caller: CallerId,
+    ) -> (Option<&mut Holder>, Option<Span>) {
+        let key = self.place(now, caller);
+        let Some(holder) = self.callers.get_mut(key) else { return (None, None) };
         let silent = self.speakers.note(now, holder);
-        holder.in_flight += u32::from(is_in);
-        holder.refused |= !is_in;
-        holder.demand = demand;
-        // Less demand takes effect at once (Breakwater's code); a caller beyond its window, as
-        // happens when it was cut while requests were under way, holds what it uses.
-        let wanted = holder.in_flight.saturating_add(demand);
-        let window = holder.window.min(wanted).max(holder.in_flight);
-        if window != holder.window {
+        (Some(holder), silent)
+    }
+
+    /// A caller that was just heard has told less demand than it has credits for, or waited for them.
+    #[cold]
+    pub(crate) fn follow(&mut self, now: Instant, caller: CallerId) {
+        let key = self.places.get(caller);
+        self.unfile_drained(key);
+        if let Some(holder) = self.callers.get(key) {
+            let window = holder.wanted();
             self.set_window(now, key, window);
         }
-        silent
     }
 
     /// A request of `caller` has ended, served or not.
     #[inline]
     pub(crate) fn on_end(&mut self, caller: CallerId, refused: bool) {
-        let Some(key) = self.places.get(&caller).copied() else { return };
-        let holder = self.callers.get_mut(key).expect("placed callers are stored");
+        let Some(holder) = self.callers.get_mut(self.places.get(caller)) else { return };
         holder.in_flight = holder.in_flight.saturating_sub(1);
         holder.refused |= refused;
     }
 
-    /// A caller tells what it has shed itself.
-    #[inline]
-    pub(crate) fn on_sheds(&mut self, key: Key, count: u32) {
-        if count > 0
-            && let Some(holder) = self.callers.get_mut(key)
-        {
-            holder.sheds += u64::from(count);
-        }
-    }
-
-    /// A message without a request: the caller tells its demand.
-    pub(crate) fn on_report(&mut self, now: Instant, key: Key, demand: u32) -> Option<Span> {
-        let holder = self.callers.get_mut(key)?;
-        let silent = self.speakers.note(now, holder);
-        holder.demand = demand;
-        let window = holder.window.min(holder.in_flight.saturating_add(demand));
+    /// A message without a request: the caller tells its demand and what it has shed. Returns for how long it was silent,
+    /// and the cursor that it was told.
+    pub(crate) fn on_report(
+        &mut self,
+        now: Instant,
+        context: &Context,
+    ) -> (Option<Span>, Option<Cursor>) {
+        let (Some(holder), silent) = self.hear(now, context.caller) else { return (None, None) };
+        let told = holder.told;
+        holder.demand = context.demand;
+        holder.sheds += u64::from(context.sheds.count);
+        let window = holder.window.min(holder.in_flight.saturating_add(context.demand));
+        let key = self.places.get(context.caller);
+        self.unfile_drained(key);
         self.set_window(now, key, window);
         self.file_drained(key);
-        silent
+        (silent, told)
     }
 
     pub(crate) fn on_gone(&mut self, now: Instant, caller: CallerId) {
-        let Some(key) = self.places.remove(&caller) else { return };
+        let key = self.places.remove(caller);
+        if key == Key::NOWHERE {
+            return;
+        }
         self.falls_silent(key);
         self.set_window(now, key, 0);
         self.unfile_drained(key);
@@ -281,7 +262,7 @@ impl Windows {
         share: &Share,
         cursor: Cursor,
     ) -> Option<u32> {
-        let key = self.hear(now, caller)?;
+        let key = self.address(now, caller)?;
         self.tell_cursor(now, key, cursor);
         let window = self.target(now, key, share);
         let holder = self.callers.get_mut(key)?;
@@ -348,14 +329,6 @@ impl Windows {
 
     // === cursors told ===
 
-    /// The cursor that a caller was told last, or the one before if it is laxer and was good after `since`;
-    /// none if it has not been told any.
-    #[inline]
-    pub(crate) fn told(&self, key: Key, since: Instant) -> Option<Cursor> {
-        let holder = self.callers.get(key)?;
-        if holder.told_until > since { holder.told.max(holder.told_before) } else { holder.told }
-    }
-
     /// Notes the cursor that a caller is being told.
     fn tell_cursor(&mut self, now: Instant, key: Key, cursor: Cursor) {
         let Some(holder) = self.callers.get_mut(key) else { return };
@@ -406,10 +379,9 @@ impl Windows {
 
     pub(crate) fn import(&mut self, now: Instant, issued: &[Issued]) {
         for entry in issued {
-            let Some(key) = self.hear(now, entry.caller) else { continue };
-            if let Some(holder) = self.callers.get_mut(key) {
-                holder.in_flight = entry.in_flight;
-            }
+            let Some(key) = self.address(now, entry.caller) else { continue };
+            let Some(holder) = self.callers.get_mut(key) else { continue };
+            holder.in_flight = entry.in_flight;
             self.set_window(now, key, entry.window.max(entry.in_flight));
         }
     }
@@ -430,17 +402,42 @@ impl Windows {
 
     // === inside ===
 
-    /// A new entry, if there is room.
-    #[cold]
-    fn register(&mut self, now: Instant, caller: CallerId) -> Option<Key> {
-        if self.callers.len() >= CALLERS {
-            let oldest = self.callers.key_at(self.by_look.front()?)?;
-            let holder = self.callers.get(oldest)?;
-            if holder.in_flight > 0 {
-                return None;
-            }
+    /// The key of a caller, a new one if there is room; [`Key::NOWHERE`] of one that gave no id, or if there is none.
+    #[inline]
+    fn place(&mut self, now: Instant, caller: CallerId) -> Key {
+        let key = self.places.get(caller);
+        if key == Key::NOWHERE { self.register(now, caller) } else { key }
+    }
+
+    /// The key of a caller that is told something, if it has one.
+    fn address(&mut self, now: Instant, caller: CallerId) -> Option<Key> {
+        let key = self.place(now, caller);
+        self.callers.get_mut(key)?.heard = now;
+        self.unfile_drained(key);
+        Some(key)
+    }
+
+    /// Makes room by forgetting the caller that was looked at longest ago, unless it has something in flight.
+    fn make_room(&mut self, now: Instant) {
+        let oldest = self.by_look.front().and_then(|place| self.callers.key_at(place));
+        let Some(holder) = oldest.and_then(|key| self.callers.get(key)) else { return };
+        if holder.in_flight == 0 {
             let forgotten = holder.caller;
             self.on_gone(now, forgotten);
+        }
+    }
+
+    /// A new entry, if there is room.
+    #[cold]
+    fn register(&mut self, now: Instant, caller: CallerId) -> Key {
+        if caller == CallerId::UNKNOWN {
+            return Key::NOWHERE;
+        }
+        if self.callers.len() >= CALLERS {
+            self.make_room(now);
+            if self.callers.len() >= CALLERS {
+                return Key::NOWHERE;
+            }
         }
         let key = self.callers.insert_with(|_| Holder {
             caller,
@@ -461,7 +458,7 @@ impl Windows {
         });
         self.places.insert(caller, key);
         self.look.push_back(&mut self.by_look, key.index());
-        Some(key)
+        key
     }
 
     /// Forgets that a caller spoke.
@@ -509,6 +506,33 @@ impl Windows {
     }
 }
 
+impl Holder {
+    /// A request of the caller is in, or was refused at once. Returns whether [`follow`](Windows::follow) is due.
+    #[inline(always)]
+    pub(crate) fn on_request(&mut self, context: &Context, is_in: bool) -> bool {
+        self.in_flight += u32::from(is_in);
+        self.refused |= !is_in;
+        self.demand = context.demand;
+        self.sheds += u64::from(context.sheds.count);
+        self.wanted() != self.window || self.drained.is_some()
+    }
+
+    /// Its window, as far as it has demand. Less demand takes effect at once (Breakwater's code); a caller beyond its
+    /// window, as happens when it was cut while requests were under way, holds what it uses.
+    #[inline]
+    fn wanted(&self) -> u32 {
+        let wanted = self.in_flight.saturating_add(self.demand);
+        self.window.min(wanted).max(self.in_flight)
+    }
+
+    /// The cursor that the caller was told last, or the one before if it is laxer and was good after `since`; none if it has
+    /// not been told any.
+    #[inline]
+    pub(crate) fn told(&self, since: Instant) -> Option<Cursor> {
+        if self.told_until > since { self.told.max(self.told_before) } else { self.told }
+    }
+}
+
 impl Speakers {
     /// Notes that a caller speaks; returns for how long it was silent, none the first time.
     #[inline]
@@ -520,29 +544,9 @@ impl Speakers {
             holder.epoch = self.epoch;
             self.now += 1;
         }
+        holder.heard = now;
         let before = std::mem::replace(&mut holder.spoke, now);
         (before < Instant::FAR).then(|| now.since(before))
-    }
-}
-
-/// Caller ids are random numbers already; mixing them once keeps chosen ones from piling up.
-#[derive(Clone, Copy, Debug, Default)]
-struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = mix(self.0 ^ u64::from(*byte));
-        }
-    }
-
-    fn write_u64(&mut self, id: u64) {
-        let product = u128::from(id) * 0x9e37_79b9_7f4a_7c15;
-        self.0 = product as u64 ^ (product >> 64) as u64;
     }
 }
 
@@ -557,13 +561,14 @@ mod tests {
     }
 
     fn request(windows: &mut Windows, now: Instant, caller: CallerId, demand: u32, is_in: bool) {
-        let key = windows.hear(now, caller).expect("there is room");
-        windows.on_request(now, key, demand, is_in);
+        let (Some(holder), _) = windows.hear(now, caller) else { panic!("there is room") };
+        if holder.on_request(&Context { caller, demand, ..Context::default() }, is_in) {
+            windows.follow(now, caller);
+        }
     }
 
     fn report(windows: &mut Windows, now: Instant, caller: CallerId, demand: u32) {
-        let key = windows.hear(now, caller).expect("there is room");
-        windows.on_report(now, key, demand);
+        windows.on_report(now, &Context { caller, demand, ..Context::default() });
     }
 
     /// Ten callers, `issued` credits in all, the first with `in_flight` requests and `unused` credits.
@@ -584,7 +589,7 @@ mod tests {
             })
             .collect();
         windows.import(now, &entries);
-        let key = windows.places[&CallerId(1)];
+        let key = windows.places.get(CallerId(1));
         windows.callers.get_mut(key).unwrap().demand = demand;
         assert_eq!(windows.issued(), u64::from(issued));
         windows

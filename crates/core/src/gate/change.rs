@@ -7,7 +7,7 @@ use crate::config::ConfigError;
 use crate::levels::RankIndex;
 use crate::limit::Limits;
 use crate::objective::Learner;
-use crate::request::{Cx, Request};
+use crate::request::Request;
 use crate::signal::Backlog;
 use crate::time::Instant;
 
@@ -20,8 +20,7 @@ impl Gate {
         if !self.admission.reconfigure(&config.admission) {
             let issued = self.issued();
             self.admission = config.admission.build(now);
-            let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
-            self.admission.take_over(&mut cx, &issued);
+            self.admission.take_over(&mut self.cx, &issued);
         }
         match &mut self.limits {
             Some(limits) if !config.limits.is_empty() => limits.reconfigure(now, &config.limits),
@@ -37,7 +36,7 @@ impl Gate {
         }
         if config.slots != self.config.slots {
             self.slots = config.slots.build(now);
-            self.limit = self.slots.limit();
+            (self.limit, self.adapts) = (self.slots.limit(), self.slots.adapts());
         }
         self.objective = match self.admission.needs().objective {
             true => self.objective.take().or_else(|| Some(Learner::new())),
@@ -87,6 +86,7 @@ impl Gate {
         self.ranks = needs.ranks.then(RankIndex::default);
         self.unranked.clear();
         self.backlog = Backlog::new(needs.ages);
+        self.backlog.set_other_stages(self.driver_stages, self.slots.excess());
         for request in waiting {
             let weight = self.costs.weight(request.cost);
             self.backlog.on_enqueue(now, request.id.index(), request.arrived, weight);

@@ -73,6 +73,11 @@ impl GateConfig {
         config::print(self)
     }
 
+    /// Whether late requests are served all the same.
+    pub(super) fn deadlines_are_soft(&self) -> bool {
+        self.workflow.as_ref().is_some_and(|config| config.soft_deadlines)
+    }
+
     /// Everything that is wrong with it, at once.
     pub fn check(&self) -> Result<(), ConfigError> {
         let mut problems = Problems::default();

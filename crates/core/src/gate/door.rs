@@ -4,12 +4,12 @@
 //! bounds of the gate itself. What the policy let in but a bound refuses is a request that left, for
 //! the policy; and limits get back what they took from whoever was refused after them.
 
-use super::{Action, Entry, Gate, State};
+use super::{Due, Entry, Gate, State};
 use crate::context::Context;
 use crate::event::Event;
 use crate::levels::{RankIndex, level_of};
 use crate::limit::Ask;
-use crate::request::{Cx, Request, RequestId};
+use crate::request::{Request, RequestId};
 use crate::signal::DelaySignal;
 use crate::slab::Key;
 use crate::time::{Instant, Span};
@@ -28,11 +28,11 @@ impl Gate {
         if self.draining {
             return Err(Rejection::new(Reason::Draining, 1.0, 0.0, Advice::Elsewhere));
         }
-        if context.deadline <= now && !self.deadlines_are_soft() {
-            let late = now.since(context.deadline).as_nanos() as f64;
+        if context.deadline <= now && !self.config.deadlines_are_soft() {
+            let late = now.since(context.deadline).as_nanos_f64();
             return Err(Rejection::new(Reason::Expired, late, 0.0, Advice::Never));
         }
-        if let Some(cursor) = self.downstream.refuses(now, context, &mut self.rng) {
+        if let Some(cursor) = self.downstream.refuses(now, context, &mut self.cx.rng) {
             let (rank, ranks) = (f64::from(context.rank.key()), f64::from(cursor.ranks()));
             return Err(Rejection::new(Reason::Downstream, rank, ranks, Advice::Never));
         }
@@ -85,7 +85,7 @@ impl Gate {
         let degraded = self.ask_policy(now, request)?;
         let id = self.entries.insert_with(|id| {
             request.id = id;
-            Entry { degraded, ..Entry::new(*request, State::Waiting, is_first_hop, now) }
+            Entry::new(request, State::Waiting, degraded, is_first_hop, now)
         });
         self.wait(now, request);
         Ok(id)
@@ -98,12 +98,11 @@ impl Gate {
         now: Instant,
         request: &Request,
     ) -> Result<bool, Rejection> {
-        let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
-        let degraded = match self.admission.on_arrival(&mut cx, &self.backlog, request) {
+        let degraded = match self.admission.on_arrival(&mut self.cx, &self.backlog, request) {
             Verdict::Refuse(rejection) => return Err(rejection),
             Verdict::Displace(rejection) => {
                 if !self.push_out(now, &request.context, true) {
-                    self.leave(now, request);
+                    self.leave(request);
                     return Err(rejection);
                 }
                 false
@@ -112,7 +111,7 @@ impl Gate {
             Verdict::Degrade => true,
         };
         if let Err(rejection) = self.has_room(now, &request.context) {
-            self.leave(now, request);
+            self.leave(request);
             return Err(rejection);
         }
         let delay = self.backlog.delay(now, DelaySignal::Drain);
@@ -120,7 +119,7 @@ impl Gate {
     }
 
     /// A request that was let in joins the schedule.
-    #[inline]
+    #[inline(always)] // Every request that is let in comes here.
     pub(super) fn wait(&mut self, now: Instant, request: &Request) {
         self.schedule.push(now, request);
         let weight = self.costs.weight(request.cost);
@@ -141,22 +140,22 @@ impl Gate {
                 Advice::Elsewhere,
             ));
         }
-        if context.deadline < Instant::FAR && !self.deadlines_are_soft() {
+        if context.deadline < Instant::FAR && !self.config.deadlines_are_soft() {
             // The wait can be predicted only where order is that of arrival.
             let wait = if self.schedule.keeps_arrival_order() {
                 self.backlog.predicted_wait()
             } else {
                 Span::ZERO
             };
-            let service = Span::from_nanos(self.service.get().unwrap_or(0.0) as u64)
+            let service = Span::from_nanos_f64(self.service.get().unwrap_or(0.0))
                 .max(context.progress.remaining());
             let left = context.deadline.since(now);
             if wait + service > left {
-                let needed = (wait + service).as_nanos() as f64;
+                let needed = (wait + service).as_nanos_f64();
                 return Err(Rejection::new(
                     Reason::Infeasible,
                     needed,
-                    left.as_nanos() as f64,
+                    left.as_nanos_f64(),
                     Advice::Elsewhere,
                 ));
             }
@@ -181,14 +180,13 @@ impl Gate {
         }
         let Some(request) = self.take_out(now, id) else { return false };
         let (victim, winner) = (request.context.rank.key(), context.rank.key());
-        let mut rejection = Rejection::new(
+        let rejection = Rejection::new(
             Reason::PushedOut,
             f64::from(victim),
             f64::from(winner),
             Advice::Elsewhere,
         );
-        self.note_refusal(now, &request.context, &mut rejection);
-        self.actions.push_back(Action::Refuse { id, rejection });
+        self.turn_out(now, id, &request.context, rejection);
         true
     }
 
@@ -220,7 +218,7 @@ impl Gate {
         let request = entry.request;
         self.schedule.remove(id);
         self.dequeue(now, id, false);
-        self.leave(now, &request);
+        self.leave(&request);
         self.refund(now, &request);
         Some(request)
     }
@@ -233,7 +231,7 @@ impl Gate {
         }
     }
 
-    #[inline]
+    #[inline(always)] // Every request that starts comes here.
     pub(super) fn dequeue(&mut self, now: Instant, id: RequestId, started: bool) {
         self.backlog.on_dequeue(now, id.index(), started);
         if let Some(ranks) = &mut self.ranks {
@@ -241,9 +239,21 @@ impl Gate {
         }
     }
 
-    pub(super) fn leave(&mut self, now: Instant, request: &Request) {
-        let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
-        self.admission.on_leave(&mut cx, request);
+    pub(super) fn leave(&mut self, request: &Request) {
+        self.admission.on_leave(&mut self.cx, request);
+    }
+
+    /// Refuses a request that was inside; the driver is told.
+    pub(super) fn turn_out(
+        &mut self,
+        now: Instant,
+        id: RequestId,
+        context: &Context,
+        mut rejection: Rejection,
+    ) {
+        self.note_refusal(now, context, &mut rejection);
+        self.due.push_back(Due::Refuse(id));
+        self.refusals.push_back(rejection);
     }
 
     /// Counts a refusal and, when many requests are retries, advises against one more: others are
@@ -262,7 +272,7 @@ impl Gate {
             rejection.advice = Advice::Never;
         }
         let rejection = *rejection;
-        self.events.push(now, || Event::Refuse {
+        self.cx.events.push(now, || Event::Refuse {
             rank: context.rank,
             workflow: context.workflow,
             rejection,

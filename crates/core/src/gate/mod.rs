@@ -30,7 +30,7 @@ use std::collections::VecDeque;
 use crate::admission::Admission;
 use crate::config::ConfigError;
 use crate::context::{CallerId, Context, Progress, Sheds, Workflow};
-use crate::event::{Event, Events, Misuse};
+use crate::event::{Event, Misuse};
 use crate::feedback::{Feedback, GateId};
 use crate::levels::RankIndex;
 use crate::limit::Limits;
@@ -38,12 +38,12 @@ use crate::meter::{Cost, CostTable};
 use crate::objective::Learner;
 use crate::request::{Cx, Request, RequestId};
 use crate::retry::AttemptHistogram;
-use crate::rng::{Rng, mix};
+use crate::rng::mix;
 use crate::schedule::Scheduler;
 use crate::signal::{Backlog, Ewma};
 use crate::slab::Slab;
 use crate::slots::{Finish, Slots};
-use crate::time::{Instant, Span};
+use crate::time::{Instant, Span, float, whole};
 use crate::verdict::{Advice, Outcome, Reason, Rejection, Verdict};
 use crate::workflow::RateControl;
 
@@ -82,16 +82,26 @@ pub enum Action {
     },
 }
 
+/// An [`Action`] that waits to be told: small, as most are no more than the name of who starts.
+#[derive(Clone, Copy, Debug)]
+enum Due {
+    Start { id: RequestId, degraded: bool },
+    Refuse(RequestId),
+    Notify(CallerId),
+}
+
 /// Limits, admission, schedule and slots as one state machine.
 #[derive(Clone, Debug)]
 pub struct Gate {
     id: GateId,
     sequence: u64,
     config: GateConfig,
-    /// The latest moment heard of.
-    now: Instant,
+    /// What policies are lent; its moment is the latest heard of.
+    cx: Cx,
     /// Until then neither the policy nor the rates by workflow have a period to conclude.
     next_settle: Instant,
+    /// Whether one was concluded since callers last were told what came of it.
+    settled: bool,
     entries: Slab<Entry>,
     running: u32,
     /// The first stage, if there is any.
@@ -99,8 +109,9 @@ pub struct Gate {
     schedule: Box<dyn Scheduler>,
     admission: Box<dyn Admission>,
     slots: Box<dyn Slots>,
-    /// How many slots there are now.
+    /// How many slots there are now, and whether that changes.
     limit: u32,
+    adapts: bool,
     backlog: Backlog,
     /// Who waits, by rank; only for policies that push out.
     ranks: Option<RankIndex>,
@@ -115,27 +126,28 @@ pub struct Gate {
     objective: Option<Learner>,
     /// Rates by workflow, if configured.
     control: Option<Box<RateControl>>,
-    actions: VecDeque<Action>,
+    /// What the driver is to be told, and why those are refused of whom it says so, in the same order.
+    due: VecDeque<Due>,
+    refusals: VecDeque<Rejection>,
     /// Delay of stages that only the driver sees.
     driver_stages: Span,
     utilization: f64,
     /// Whether anything was refused since the last finish.
     shedding: bool,
     draining: bool,
-    rng: Rng,
-    events: Events,
 }
 
 #[derive(Clone, Debug)]
+#[repr(C)] // In another order the request is copied twice.
 struct Entry {
     request: Request,
-    state: State,
-    degraded: bool,
-    started: Instant,
-    /// How many were executing then.
-    beside: u32,
     /// When it passed the limiter and the policy.
     admitted: Instant,
+    /// When it last got a slot, and how many were executing then.
+    started: Instant,
+    beside: u32,
+    state: State,
+    degraded: bool,
     /// Whether it has had a slot.
     begun: bool,
     /// Whether it came without a total: then it entered the system here.
@@ -147,14 +159,20 @@ struct Entry {
 }
 
 impl Entry {
-    fn new(request: Request, state: State, is_first_hop: bool, now: Instant) -> Self {
+    fn new(
+        request: &Request,
+        state: State,
+        degraded: bool,
+        is_first_hop: bool,
+        now: Instant,
+    ) -> Self {
         Self {
-            request,
-            state,
-            degraded: false,
+            request: *request,
+            admitted: now,
             started: now,
             beside: 0,
-            admitted: now,
+            state,
+            degraded,
             begun: false,
             is_first_hop,
             origin: request.context.progress,
@@ -170,7 +188,7 @@ enum State {
     Waiting,
     Running,
     Paused,
-    /// Its refusal waits in `actions`. Only when that is drained may its place be used again, so
+    /// Its refusal waits in `due`. Only when that is drained may its place be used again, so
     /// that a driver can keep payloads by place.
     Refused,
 }
@@ -185,14 +203,16 @@ impl Gate {
             id: GateId(mix(seed ^ 0x6761_7465)),
             sequence: 0,
             config: config.clone(),
-            now,
+            cx: Cx::new(now, seed),
             next_settle: Instant::ZERO,
+            settled: false,
             entries: Slab::default(),
             running: 0,
             limits: Limits::build(&config.limits, now),
             schedule: config.schedule.build(),
             admission,
             limit: slots.limit(),
+            adapts: slots.adapts(),
             slots,
             backlog: Backlog::new(needs.ages),
             ranks: needs.ranks.then(RankIndex::default),
@@ -203,13 +223,12 @@ impl Gate {
             downstream: Downstream::default(),
             objective: needs.objective.then(Learner::new),
             control: config.workflow.as_ref().map(|own| Box::new(RateControl::new(own, now))),
-            actions: VecDeque::new(),
+            due: VecDeque::new(),
+            refusals: VecDeque::new(),
             driver_stages: Span::ZERO,
             utilization: 0.0,
             shedding: false,
             draining: false,
-            rng: Rng::new(seed),
-            events: Events::default(),
         })
     }
 
@@ -237,7 +256,8 @@ impl Gate {
         }
         match self.enter(now, arrived.min(now), context) {
             Ok(id) => {
-                self.events
+                self.cx
+                    .events
                     .push(now, || Event::Admit { rank: context.rank, workflow: context.workflow });
                 Ok(id)
             }
@@ -256,7 +276,7 @@ impl Gate {
         arrived: Instant,
         context: &Context,
     ) -> Result<RequestId, Rejection> {
-        let context = context.draw(&mut self.rng);
+        let context = context.draw(&mut self.cx.rng);
         self.arrive_stamped(now, arrived, &context)
     }
 
@@ -266,24 +286,20 @@ impl Gate {
         let Some(entry) = self.entries.get_mut(id) else {
             return self.ignore(now, Misuse::UnknownId);
         };
-        match entry.state {
-            State::Limited | State::Waiting | State::Refused => {
-                return self.ignore(now, Misuse::WrongState);
+        if entry.state == State::Running {
+            entry.request.attained += now.since(entry.started);
+            self.running -= 1;
+            self.backlog.on_free(self.running);
+            if let Some(control) = &mut self.control {
+                control.free_slot(now, entry.request.context.workflow);
             }
-            State::Running => {
-                entry.request.attained += now.since(entry.started);
-                self.running -= 1;
-                self.backlog.on_free();
-                if let Some(control) = &mut self.control {
-                    control.free_slot(now, entry.request.context.workflow);
-                }
-            }
-            State::Paused => {}
+        } else if entry.state != State::Paused {
+            return self.ignore(now, Misuse::WrongState);
         }
         let request = &entry.request;
         let held = request.attained;
         if outcome == Outcome::Serve {
-            self.service.add(held.as_nanos() as f64);
+            self.service.add(held.as_nanos_f64());
         }
         if outcome != Outcome::Cancel {
             self.costs.settle(request.context.workflow, cost);
@@ -296,8 +312,7 @@ impl Gate {
         if let Some(control) = &mut self.control {
             control.on_finish(request.context.workflow, cost, now.since(entry.admitted));
         }
-        let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
-        self.admission.on_finish(&mut cx, &self.backlog, request, outcome, cost);
+        self.admission.on_finish(&mut self.cx, &self.backlog, request, outcome, cost);
         let finish = Finish {
             service: held,
             outcome,
@@ -305,20 +320,16 @@ impl Gate {
             beside: entry.beside,
             waiting: self.backlog.waiting(),
             shedding: std::mem::take(&mut self.shedding),
-            objective: self.admission.objective().unwrap_or_default(),
         };
-        let Context { rank, workflow, .. } = request.context;
-        let latency = now.since(request.arrived);
+        self.cx.events.push(now, || {
+            let Context { rank, workflow, .. } = request.context;
+            Event::Finish { rank, workflow, outcome, latency: now.since(request.arrived) }
+        });
         self.entries.remove(id);
         self.learn(now, &finish);
-        self.slots.on_finish(now, finish);
-        let slots = self.slots.limit();
-        if slots != self.limit {
-            self.limit = slots;
-            self.events.push(now, || Event::Slots { slots });
+        if self.adapts {
+            self.adapt_slots(now, finish);
         }
-        self.backlog.set_other_stages(self.driver_stages, self.slots.excess());
-        self.events.push(now, || Event::Finish { rank, workflow, outcome, latency });
     }
 
     /// The caller has given up: slot, credit and place in the queue are free at once.
@@ -350,8 +361,8 @@ impl Gate {
         let Request { attained, cost, .. } = entry.request;
         let since =
             if entry.state == State::Running { now.since(entry.started) } else { Span::ZERO };
-        let (held, mean) = ((attained + since).as_nanos() as f64, self.service.get());
-        Cost((cost.0 as f64 * mean.map_or(1.0, |mean| (held / mean.max(1.0)).min(1.0))) as u64)
+        let (held, mean) = ((attained + since).as_nanos_f64(), self.service.get());
+        Cost(whole(float(cost.0) * mean.map_or(1.0, |mean| (held / mean.max(1.0)).min(1.0))))
     }
 
     /// A request waits for a call of its own and gives up its slot meanwhile.
@@ -367,7 +378,7 @@ impl Gate {
                 entry.request.cost =
                     Cost(entry.request.cost.0.saturating_sub(step.as_nanos()).max(1));
                 self.running -= 1;
-                self.backlog.on_free();
+                self.backlog.on_free(self.running);
                 if let Some(control) = &mut self.control {
                     control.free_slot(now, entry.request.context.workflow);
                 }
@@ -414,9 +425,8 @@ impl Gate {
 
     /// A caller tells its demand and sheds without sending a request.
     pub fn on_report(&mut self, now: Instant, context: &Context) {
-        let now = self.advance(now);
-        let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
-        self.admission.on_report(&mut cx, &self.backlog, context);
+        self.advance(now);
+        self.admission.on_report(&mut self.cx, &self.backlog, context);
     }
 
     /// The machine's utilization as the driver measures it, 1 being full.
@@ -426,8 +436,7 @@ impl Gate {
             return self.ignore(now, Misuse::BadValue);
         }
         self.utilization = utilization;
-        let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
-        self.admission.on_utilization(&mut cx, utilization);
+        self.admission.on_utilization(&mut self.cx, utilization);
     }
 
     /// What the calendar says: `unix` has passed since 1970 began, in UTC. Limits by calendar turn
@@ -466,9 +475,8 @@ impl Gate {
 
     /// A caller has closed down or fallen silent: its credits return to the pool.
     pub fn on_gone(&mut self, now: Instant, caller: CallerId) {
-        let now = self.advance(now);
-        let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
-        self.admission.on_gone(&mut cx, caller);
+        self.advance(now);
+        self.admission.on_gone(&mut self.cx, caller);
     }
 
     /// Refuses everything from now on; what is inside is finished.
@@ -488,37 +496,44 @@ impl Gate {
     /// are seen, even if there are slots for them.
     pub fn dispatch_at_most(&mut self, now: Instant, most: u32) {
         let now = self.advance(now);
-        self.release_limited(now);
-        let limit = self.limit.min(self.running.saturating_add(most));
-        while self.backlog.waiting() > 0 && self.running < limit {
-            let Some(id) = self.schedule.pop(now) else { break };
-            self.start(now, id);
+        if self.control.is_some() {
+            self.release_limited(now);
+        }
+        if self.backlog.waiting() > 0 {
+            self.start_at_most(now, most);
         }
         self.backlog.on_dispatch(now, self.running);
         self.rank_newcomers();
-        while let Some(caller) = self.admission.poll_notice() {
-            let feedback = self.feedback_now(caller, Workflow::NONE);
-            self.actions.push_back(Action::Notify { caller, feedback });
+        if self.settled {
+            self.tell_callers();
         }
     }
 
     /// The next thing to do, none when all is done.
     pub fn poll(&mut self) -> Option<Action> {
-        while let Some(action) = self.actions.pop_front() {
-            match action {
-                // Cancelled before it could be told.
-                Action::Refuse { id, .. } if self.entries.remove(id).is_none() => {}
-                action => return Some(action),
+        loop {
+            match self.due.pop_front()? {
+                Due::Start { id, degraded } => return Some(Action::Start { id, degraded }),
+                Due::Refuse(id) => {
+                    let rejection = self.refusals.pop_front()?;
+                    // Unless it was cancelled before it could be told.
+                    if self.entries.remove(id).is_some() {
+                        return Some(Action::Refuse { id, rejection });
+                    }
+                }
+                Due::Notify(caller) => {
+                    let feedback = self.feedback_now(caller, Workflow::NONE);
+                    return Some(Action::Notify { caller, feedback });
+                }
             }
         }
-        None
     }
 
     /// When to dispatch even if nothing comes in.
     pub fn next_wakeup(&self) -> Option<Instant> {
         let turn = self.control.as_ref().and_then(|control| {
             // Another period may bring another rate, and an earlier turn.
-            control.limiter.due().map(|due| due.min(control.period_ends()).max(self.now))
+            control.limiter.due().map(|due| due.min(control.period_ends()).max(self.cx.now))
         });
         self.admission.next_wakeup().into_iter().chain(turn).min()
     }
@@ -543,19 +558,19 @@ impl Gate {
     /// Moves time forward, never back, and concludes every period that ended meanwhile.
     #[inline]
     fn advance(&mut self, now: Instant) -> Instant {
-        self.now = self.now.max(now);
-        if self.now >= self.next_settle {
+        self.cx.now = self.cx.now.max(now);
+        if self.cx.now >= self.next_settle {
             self.settle();
         }
-        self.now
+        self.cx.now
     }
 
     /// Every input passes [`advance`](Self::advance), few of them come here.
     #[cold]
     fn settle(&mut self) {
-        let mut cx = Cx { now: self.now, rng: &mut self.rng, events: &mut self.events };
-        self.admission.settle(&mut cx, &self.backlog);
-        self.settle_rates(self.now);
+        self.admission.settle(&mut self.cx, &self.backlog);
+        self.settled = true;
+        self.settle_rates(self.cx.now);
         self.next_settle = self.admission.next_settle();
         if let Some(control) = &self.control {
             self.next_settle = self.next_settle.min(control.period_ends());
@@ -568,33 +583,62 @@ impl Gate {
         let Some(objective) = changed else { return };
         self.admission.set_objective(objective);
         self.next_settle = Instant::ZERO;
-        self.events.push(now, || Event::Objective { objective });
+        self.cx.events.push(now, || Event::Objective { objective });
+    }
+
+    /// What a finish says about how many may run at once.
+    #[inline(never)] // Most gates have a fixed number.
+    fn adapt_slots(&mut self, now: Instant, finish: Finish) {
+        let objective = self.admission.objective().unwrap_or_default();
+        self.slots.on_finish(now, &finish, objective);
+        let slots = self.slots.limit();
+        if slots != self.limit {
+            self.limit = slots;
+            self.cx.events.push(now, || Event::Slots { slots });
+        }
+        self.backlog.set_other_stages(self.driver_stages, self.slots.excess());
+    }
+
+    /// Those who deserve a message after what was settled.
+    #[cold]
+    fn tell_callers(&mut self) {
+        self.settled = false;
+        while let Some(caller) = self.admission.poll_notice() {
+            self.due.push_back(Due::Notify(caller));
+        }
+    }
+
+    /// Apart, as often nothing waits.
+    #[inline(never)]
+    fn start_at_most(&mut self, now: Instant, most: u32) {
+        let limit = self.limit.min(self.running.saturating_add(most));
+        while self.backlog.waiting() > 0 && self.running < limit {
+            let Some(id) = self.schedule.pop(now) else { break };
+            self.start(now, id);
+        }
     }
 
     /// Gives a slot to a request that was taken from the schedule, unless it is too late for it.
     fn start(&mut self, now: Instant, id: RequestId) {
-        let soft = self.deadlines_are_soft();
         let Some(entry) = self.entries.get_mut(id) else { return };
         let request = &entry.request;
         let sojourn = now.since(request.enqueued);
-        let verdict = if request.context.deadline <= now && !soft {
-            let late = now.since(request.context.deadline).as_nanos() as f64;
+        let verdict = if request.context.deadline <= now && !self.config.deadlines_are_soft() {
+            let late = now.since(request.context.deadline).as_nanos_f64();
             Verdict::Refuse(Rejection::new(Reason::Expired, late, 0.0, Advice::Never))
         } else if request.attained > Span::ZERO {
             Verdict::Admit
         } else {
-            let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
-            self.admission.on_dequeue(&mut cx, &self.backlog, request, sojourn)
+            self.admission.on_dequeue(&mut self.cx, &self.backlog, request, sojourn)
         };
         match verdict {
-            Verdict::Refuse(mut rejection) | Verdict::Displace(mut rejection) => {
+            Verdict::Refuse(rejection) | Verdict::Displace(rejection) => {
                 entry.state = State::Refused;
                 let request = entry.request;
                 self.dequeue(now, id, false);
-                self.leave(now, &request);
+                self.leave(&request);
                 self.refund(now, &request);
-                self.note_refusal(now, &request.context, &mut rejection);
-                self.actions.push_back(Action::Refuse { id, rejection });
+                self.turn_out(now, id, &request.context, rejection);
             }
             Verdict::Admit | Verdict::Degrade => {
                 let Context { rank, workflow, .. } = request.context;
@@ -611,24 +655,23 @@ impl Gate {
                 }
                 self.dequeue(now, id, true);
                 self.running += 1;
-                self.events.push(now, || Event::Start { rank, sojourn });
-                self.actions.push_back(Action::Start { id, degraded });
+                self.cx.events.push(now, || Event::Start { rank, sojourn });
+                self.due.push_back(Due::Start { id, degraded });
             }
         }
     }
 
     fn feedback_now(&mut self, caller: CallerId, workflow: Workflow) -> Feedback {
-        let now = self.now;
+        let now = self.cx.now;
         self.sequence += 1;
         let mut feedback = Feedback::silent(self.id, self.sequence);
         feedback.utilization = Some(self.busy().max(self.utilization) as f32);
-        let mut cx = Cx { now, rng: &mut self.rng, events: &mut self.events };
-        self.admission.feedback(&mut cx, &self.backlog, caller, &mut feedback);
+        self.admission.feedback(&mut self.cx, &self.backlog, caller, &mut feedback);
         self.downstream.restrict(now, workflow, &mut feedback);
         feedback
     }
 
     fn ignore(&mut self, now: Instant, misuse: Misuse) {
-        self.events.push(now, || Event::Ignore(misuse));
+        self.cx.events.push(now, || Event::Ignore(misuse));
     }
 }

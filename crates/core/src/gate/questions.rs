@@ -43,7 +43,7 @@ impl Gate {
 
     /// The delay at `now`.
     pub fn delay(&self, now: Instant) -> Span {
-        self.backlog.delay(now.max(self.now), DelaySignal::Drain)
+        self.backlog.delay(now.max(self.cx.now), DelaySignal::Drain)
     }
 
     /// How full the gate is: what runs and waits, by slots. 1 is full, more is a queue.
@@ -82,7 +82,7 @@ impl Gate {
 
     /// Events, for whoever calls [`Events::keep`] first.
     pub fn events(&mut self) -> &mut Events {
-        &mut self.events
+        &mut self.cx.events
     }
 
     /// Panics if the state contradicts itself.

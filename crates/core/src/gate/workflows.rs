@@ -3,7 +3,7 @@
 //! Everything here does nothing unless the configuration has a block `workflow`, except that progress is
 //! kept for whoever reports it.
 
-use super::{Action, CalleeId, Entry, Gate, State};
+use super::{CalleeId, Entry, Gate, State};
 use crate::context::{Context, Progress, Workflow};
 use crate::event::Misuse;
 use crate::feedback::Feedback;
@@ -91,11 +91,6 @@ impl Gate {
 
     // === inside ===
 
-    /// Whether late requests are served all the same.
-    pub(super) fn deadlines_are_soft(&self) -> bool {
-        self.config.workflow.as_ref().is_some_and(|config| config.soft_deadlines)
-    }
-
     /// Ends the control period if it is over.
     pub(super) fn settle_rates(&mut self, now: Instant) {
         let Some(control) = &mut self.control else { return };
@@ -122,7 +117,7 @@ impl Gate {
             Room::Wait => {
                 let id = self.entries.insert_with(|id| {
                     let request = Request { id, ..*request };
-                    Entry::new(request, State::Limited, is_first_hop, now)
+                    Entry::new(&request, State::Limited, false, is_first_hop, now)
                 });
                 control.limiter.push(request.context.workflow, id);
                 Some(Ok(id))
@@ -131,6 +126,7 @@ impl Gate {
     }
 
     /// Lets in whose turn at the limiter has come.
+    #[inline(never)] // Few gates have one.
     pub(super) fn release_limited(&mut self, now: Instant) {
         while let Some(id) = self.control.as_mut().and_then(|control| control.limiter.pop(now)) {
             self.let_in_limited(now, id);
@@ -149,13 +145,12 @@ impl Gate {
                 }
                 self.wait(now, &request);
             }
-            Err(mut rejection) => {
+            Err(rejection) => {
                 if let Some(entry) = self.entries.get_mut(id) {
                     entry.state = State::Refused;
                 }
                 self.refund(now, &request);
-                self.note_refusal(now, &request.context, &mut rejection);
-                self.actions.push_back(Action::Refuse { id, rejection });
+                self.turn_out(now, id, &request.context, rejection);
             }
         }
     }
@@ -211,7 +206,7 @@ mod tests {
     use crate::admission::AdmissionConfig;
     use crate::context::CallerId;
     use crate::feedback::GateId;
-    use crate::gate::GateConfig;
+    use crate::gate::{Action, GateConfig};
     use crate::meter::Cost;
     use crate::schedule::ScheduleConfig;
     use crate::slots::SlotsConfig;

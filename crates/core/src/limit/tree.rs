@@ -20,6 +20,7 @@ use super::{Ask, CarryOver, LimitConfig, Limiter, Receipt, Unit, check_factor, r
 use crate::config::Problems;
 use crate::context::{Context, Workflow};
 use crate::meter::Cost;
+use crate::table;
 use crate::time::{Instant, Span};
 use crate::verdict::Rejection;
 
@@ -142,11 +143,8 @@ impl Limiter for Tree {
         self.named.clear();
         for (at, node) in self.config.nodes.iter().enumerate() {
             let workflow = usize::from(number(&node.path).0);
-            if self.named.len() <= workflow {
-                self.named.resize(workflow + 1, None);
-            }
             if workflow > 0 {
-                self.named[workflow] = Some(at as u32);
+                *table::at(&mut self.named, workflow, || None) = Some(at as u32);
             }
         }
     }

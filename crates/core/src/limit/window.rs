@@ -14,6 +14,7 @@ use super::{Ask, CarryOver, Each, LimitConfig, Limiter, Receipt, Unit, check_fac
 use crate::config::Problems;
 use crate::context::{Context, Workflow, Workflows};
 use crate::meter::Cost;
+use crate::table;
 use crate::time::{Instant, Span};
 use crate::verdict::{Advice, Reason, Rejection};
 
@@ -86,10 +87,7 @@ impl Window {
             Each::Workflow => usize::from(context.workflow.0).min(Workflows::LIMIT),
             Each::All | Each::Caller => 0,
         };
-        if self.used.len() <= at {
-            self.used.resize(at + 1, self.unseen);
-        }
-        &mut self.used[at]
+        table::at(&mut self.used, at, || self.unseen)
     }
 
     /// Used by `workflow` in the window that `now` is in.

@@ -7,9 +7,9 @@
 /// Counts of first attempts and retries among recent arrivals.
 #[derive(Clone, Debug)]
 pub struct AttemptHistogram {
-    /// Arrivals by attempt: first, second, third and later.
-    counts: [u32; 3],
+    /// Arrivals, and those of them that are second attempts, and third and later.
     total: u32,
+    retries: [u32; 2],
     share: f64,
     common: bool,
 }
@@ -22,7 +22,7 @@ impl AttemptHistogram {
 
     /// Retries are common when they are more than `share` of all arrivals.
     pub fn new(share: f64) -> Self {
-        Self { counts: [0; 3], total: 0, share, common: false }
+        Self { total: 0, retries: [0; 2], share, common: false }
     }
 
     /// Changes the share.
@@ -32,15 +32,17 @@ impl AttemptHistogram {
 
     /// A request arrived.
     pub fn record(&mut self, attempt: u8) {
-        self.counts[usize::from(attempt.min(2))] += 1;
         self.total += 1;
+        if attempt > 0 {
+            self.retries[usize::from(attempt > 1)] += 1;
+        }
         // Deciding every 64 arrivals keeps the division off the path of the others.
         if self.total.is_multiple_of(Self::FEW) {
-            let retries = self.counts[1] + self.counts[2];
+            let retries: u32 = self.retries.iter().sum();
             self.common = f64::from(retries) > self.share * f64::from(self.total);
             if self.total >= Self::WINDOW {
-                self.counts = self.counts.map(|count| count / 2);
-                self.total = self.counts.iter().sum();
+                let [first, second, later] = self.counts().map(|count| count / 2);
+                (self.total, self.retries) = (first + second + later, [second, later]);
             }
         }
     }
@@ -52,7 +54,8 @@ impl AttemptHistogram {
 
     /// Recent arrivals by attempt: first, second, third and later.
     pub fn counts(&self) -> [u32; 3] {
-        self.counts
+        let [second, later] = self.retries;
+        [self.total - second - later, second, later]
     }
 }
 

@@ -24,6 +24,7 @@ use super::Scheduler;
 use crate::config::Problems;
 use crate::list::{Links, List};
 use crate::request::{Request, RequestId};
+use crate::table;
 use crate::time::{Instant, Span};
 
 /// Oldest first, or newest first while a backlog stands. Everything takes constant time.
@@ -78,10 +79,8 @@ impl Scheduler for AdaptiveLifo {
             self.empty_until = now;
         }
         let place = request.id.index();
-        if place >= self.waiting.len() {
-            self.waiting.resize(place + 1, None);
-        }
-        self.waiting[place] = Some((request.id, request.context.deadline));
+        *table::at(&mut self.waiting, place, || None) =
+            Some((request.id, request.context.deadline));
         self.links.push_back(&mut self.list, place);
         self.len += 1;
     }

@@ -32,6 +32,7 @@ use crate::context::Workflows;
 use crate::list::{Links, List};
 use crate::meter::Cost;
 use crate::request::{Request, RequestId};
+use crate::table;
 use crate::time::Instant;
 
 /// Turns of equal cost for every workflow. With a quantum not below the largest cost, everything
@@ -166,17 +167,12 @@ impl Scheduler for Drr {
         let (place, flow) = (request.id.index(), usize::from(request.context.workflow.0));
         // Numbers beyond the table's limit do not occur; if one does, it shares the last.
         let flow = flow.min(Workflows::LIMIT);
-        if flow >= self.flows.len() {
-            self.flows.resize(flow + 1, Flow::default());
-        }
-        if place >= self.waiting.len() {
-            self.waiting.resize(place + 1, None);
-        }
-        if self.flows[flow].queue.is_empty() {
+        if table::at(&mut self.flows, flow, Flow::default).queue.is_empty() {
             self.ring_links.push_back(&mut self.ring, flow);
             self.ring_len += 1;
         }
-        self.waiting[place] = Some(Waiting { id: request.id, flow, cost: request.cost.0 });
+        let waiting = Waiting { id: request.id, flow, cost: request.cost.0 };
+        *table::at(&mut self.waiting, place, || None) = Some(waiting);
         self.links.push_back(&mut self.flows[flow].queue, place);
         self.len += 1;
     }

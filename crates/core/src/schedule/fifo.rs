@@ -3,6 +3,7 @@
 use super::Scheduler;
 use crate::list::{Links, List};
 use crate::request::{Request, RequestId};
+use crate::table;
 use crate::time::Instant;
 
 /// A queue in order of arrival. Push, pop and removal take constant time.
@@ -10,8 +11,8 @@ use crate::time::Instant;
 pub struct Fifo {
     list: List,
     links: Links,
-    /// The id that waits at each place.
-    ids: Vec<Option<RequestId>>,
+    /// Who waits at each place that is in the list.
+    ids: Vec<RequestId>,
     len: usize,
 }
 
@@ -22,10 +23,7 @@ impl Scheduler for Fifo {
 
     fn push(&mut self, _now: Instant, request: &Request) {
         let place = request.id.index();
-        if place >= self.ids.len() {
-            self.ids.resize(place + 1, None);
-        }
-        self.ids[place] = Some(request.id);
+        *table::at(&mut self.ids, place, || RequestId::NOWHERE) = request.id;
         self.links.push_back(&mut self.list, place);
         self.len += 1;
     }
@@ -33,18 +31,14 @@ impl Scheduler for Fifo {
     fn pop(&mut self, _now: Instant) -> Option<RequestId> {
         let place = self.links.pop_front(&mut self.list)?;
         self.len -= 1;
-        self.ids[place].take()
+        Some(self.ids[place])
     }
 
     fn remove(&mut self, id: RequestId) -> bool {
         let place = id.index();
-        if self.ids.get(place).copied().flatten() != Some(id) {
-            return false;
-        }
-        self.links.remove(&mut self.list, place);
-        self.ids[place] = None;
-        self.len -= 1;
-        true
+        let waits = self.ids.get(place) == Some(&id) && self.links.remove(&mut self.list, place);
+        self.len -= usize::from(waits);
+        waits
     }
 
     fn len(&self) -> usize {

@@ -7,6 +7,7 @@
 //! allocation in steady state.
 
 use crate::request::RequestId;
+use crate::table;
 
 const ABSENT: u32 = u32::MAX;
 
@@ -37,14 +38,11 @@ impl Entry {
 impl Heap {
     /// Adds `id`, which must not be in the heap.
     pub(super) fn push(&mut self, key: u64, id: RequestId) {
-        let place = id.index();
-        if place >= self.positions.len() {
-            self.positions.resize(place + 1, ABSENT);
-        }
-        debug_assert_eq!(self.positions[place], ABSENT, "a place is in the heap once");
         let at = self.entries.len();
+        let position = table::at(&mut self.positions, id.index(), || ABSENT);
+        debug_assert_eq!(*position, ABSENT, "a place is in the heap once");
+        *position = at as u32;
         self.entries.push(Entry { key, push: self.pushes, id });
-        self.positions[place] = at as u32;
         self.pushes += 1;
         self.rise(at);
     }

@@ -25,7 +25,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::list::{Links, List};
 use crate::meter::Weight;
-use crate::time::{Instant, Span};
+use crate::table;
+use crate::time::{Instant, Span, float};
 
 /// Which delay a policy steers by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,7 +115,7 @@ impl Backlog {
 
     /// How long a request that arrived now would wait for what is already queued.
     pub fn predicted_wait(&self) -> Span {
-        Span::from_nanos((self.queued as f64 * self.time_per_weight) as u64)
+        Span::from_nanos_f64(float(self.queued) * self.time_per_weight)
     }
 
     /// The delay at `now`; zero when nothing waits anywhere.
@@ -142,7 +143,7 @@ impl Backlog {
         (self.before, self.behind) = (before, behind);
     }
 
-    #[inline]
+    #[inline(always)] // Every request comes here.
     pub(crate) fn on_enqueue(
         &mut self,
         now: Instant,
@@ -155,10 +156,7 @@ impl Backlog {
         }
         self.waiting += 1;
         self.queued += u64::from(weight.0);
-        if place >= self.weights.len() {
-            self.weights.resize(place + 1, Weight::ONE);
-        }
-        self.weights[place] = weight;
+        *table::at(&mut self.weights, place, || Weight::ONE) = weight;
         if let Some(ages) = &mut self.ages {
             ages.insert(place, arrived);
         }
@@ -196,18 +194,18 @@ impl Backlog {
         }
     }
 
-    /// A slot is free again.
-    pub(crate) fn on_free(&mut self) {
-        self.running = self.running.saturating_sub(1);
+    /// A slot is free again: so many run.
+    pub(crate) fn on_free(&mut self, running: u32) {
+        self.running = running;
     }
 
     fn count_drain(&mut self, weight: Weight, time: Span) {
         self.drained += f64::from(weight.0);
-        self.drain_time += time.as_nanos() as f64;
+        self.drain_time += time.as_nanos_f64();
         self.drain_starts += 1;
         self.other_starts = 0;
-        let long = self.drain_time >= DRAIN_TIME.as_nanos() as f64
-            && self.drain_starts >= DRAIN_FEW_STARTS;
+        let long =
+            self.drain_time >= DRAIN_TIME.as_nanos_f64() && self.drain_starts >= DRAIN_FEW_STARTS;
         if self.drain_starts >= DRAIN_STARTS || long {
             self.drained /= 2.0;
             self.drain_time /= 2.0;
@@ -243,10 +241,7 @@ impl Ages {
     }
 
     fn insert(&mut self, place: usize, arrived: Instant) {
-        if place >= self.arrived.len() {
-            self.arrived.resize(place + 1, Instant::ZERO);
-        }
-        self.arrived[place] = arrived;
+        *table::at(&mut self.arrived, place, || Instant::ZERO) = arrived;
         self.links.push_back(&mut self.order, place);
     }
 

@@ -3,6 +3,7 @@
 //! A stage may have parallel queues, one per core or connection: a request is in one of them, so the
 //! longest counts. Stages follow each other, so they add up (Breakwater §3.1).
 
+use crate::table;
 use crate::time::Span;
 
 /// Delay by stage and parallel queue.
@@ -18,14 +19,8 @@ impl Stages {
     /// The delay of one queue has changed; zero when it is empty.
     pub fn set(&mut self, stage: usize, queue: usize, delay: Span) {
         let (stage, queue) = (stage.min(Self::LIMIT - 1), queue.min(Self::LIMIT - 1));
-        if self.stages.len() <= stage {
-            self.stages.resize(stage + 1, Vec::new());
-        }
-        let queues = &mut self.stages[stage];
-        if queues.len() <= queue {
-            queues.resize(queue + 1, Span::ZERO);
-        }
-        queues[queue] = delay;
+        let queues = table::at(&mut self.stages, stage, Vec::new);
+        *table::at(queues, queue, || Span::ZERO) = delay;
     }
 
     /// The delay of all stages together, for `Gate::on_stage_delay`.

@@ -152,7 +152,7 @@ impl Adaptive {
         self.window.time += now.since(since);
         if finish.outcome == Outcome::Serve {
             self.window.served += 1;
-            self.window.latency += finish.service.as_nanos() as f64;
+            self.window.latency += finish.service.as_nanos_f64();
         }
     }
 
@@ -171,7 +171,7 @@ impl Adaptive {
             // A clock that stands still tells nothing.
             return self.begin_window(level);
         }
-        let rate = f64::from(window.served) / window.time.as_nanos() as f64;
+        let rate = f64::from(window.served) / window.time.as_nanos_f64();
         let latency = window.latency / f64::from(window.served);
         self.curve.record(level, self.base, rate);
         self.covariance.add(f64::from(self.curve.slots(level)), rate);
@@ -310,12 +310,12 @@ impl Slots for Adaptive {
         self.curve.slots(self.level())
     }
 
-    fn on_finish(&mut self, now: Instant, finish: Finish) {
-        self.harmless = HARMLESS * finish.objective.as_nanos() as f64;
+    fn on_finish(&mut self, now: Instant, finish: &Finish, objective: Span) {
+        self.harmless = HARMLESS * objective.as_nanos_f64();
         if finish.outcome == Outcome::Serve {
-            self.hidden.on_serve(&finish, self.limit());
+            self.hidden.on_serve(finish, self.limit());
         }
-        self.measure(now, &finish);
+        self.measure(now, finish);
         if self.is_complete() {
             self.conclude();
         } else if self.window.holes > HOLES + self.window.served
@@ -461,16 +461,9 @@ mod tests {
             let (running, waiting) = if n.is_multiple_of(2) { (3, 0) } else { (1, 1) };
             let service = Span::from_micros(1);
             let outcome = Outcome::Serve;
-            let finish = Finish {
-                service,
-                outcome,
-                running,
-                beside: running,
-                waiting,
-                shedding: false,
-                objective: Span::ZERO,
-            };
-            slots.on_finish(Instant::from_nanos(n * 1_000), finish);
+            let finish =
+                Finish { service, outcome, running, beside: running, waiting, shedding: false };
+            slots.on_finish(Instant::from_nanos(n * 1_000), &finish, Span::ZERO);
         }
         assert_eq!((slots.limit(), slots.window.served), (4, 0));
     }

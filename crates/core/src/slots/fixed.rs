@@ -27,6 +27,10 @@ impl Slots for Fixed {
         self.count
     }
 
+    fn adapts(&self) -> bool {
+        false
+    }
+
     fn clone_box(&self) -> Box<dyn Slots> {
         Box::new(*self)
     }

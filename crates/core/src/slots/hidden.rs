@@ -42,7 +42,7 @@ impl Hidden {
 
     /// A request was served while there were `slots`.
     pub(super) fn on_serve(&mut self, finish: &Finish, slots: u32) {
-        let latency = finish.service.as_nanos() as f64;
+        let latency = finish.service.as_nanos_f64();
         self.latency.add(latency);
         let alone = finish.running == 0;
         let calm = !finish.shedding && finish.running.saturating_mul(2) < slots;
@@ -106,7 +106,6 @@ mod tests {
                 beside: running,
                 waiting,
                 shedding,
-                objective: Span::ZERO,
             };
             hidden.on_serve(&finish, 8);
         }

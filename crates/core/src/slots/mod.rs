@@ -29,9 +29,13 @@ pub trait Slots: fmt::Debug + Send {
     /// How many slots there are now, at least one.
     fn limit(&self) -> u32;
 
-    /// A request gave its slot back after holding it for `service`. `running` no longer counts it,
-    /// `waiting` is what waits for a slot, `shedding` whether the gate has refused lately.
-    fn on_finish(&mut self, _now: Instant, _finish: Finish) {}
+    /// Whether the number ever changes. If not, the gate spares itself the calls that follow.
+    fn adapts(&self) -> bool {
+        true
+    }
+
+    /// A request gave its slot back. `objective` is the latency objective, zero if the policy has none.
+    fn on_finish(&mut self, _now: Instant, _finish: &Finish, _objective: Span) {}
 
     /// How much longer requests take behind the gate than they did unloaded: a queue the gate
     /// cannot see, added to its delay.
@@ -61,8 +65,6 @@ pub struct Finish {
     pub waiting: usize,
     /// Whether the gate has refused anything since the last finish.
     pub shedding: bool,
-    /// The latency objective, zero if the policy has none.
-    pub objective: Span,
 }
 
 impl Clone for Box<dyn Slots> {

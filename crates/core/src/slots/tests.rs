@@ -127,9 +127,9 @@ impl Bench {
             beside: 0,
             waiting: self.waiting,
             shedding: self.load.is_infinite(),
-            objective: self.objective,
         };
-        self.slots.on_finish(Instant::from_nanos(nanos(self.seconds)), finish);
+        let now = Instant::from_nanos(nanos(self.seconds));
+        self.slots.on_finish(now, &finish, self.objective);
         self.slots.invariants();
     }
 }
@@ -241,16 +241,8 @@ fn failures_and_cancels_are_no_throughput() {
     for n in 0..100_000u64 {
         let outcome = if n.is_multiple_of(2) { Outcome::Fail } else { Outcome::Cancel };
         let service = Span::from_micros(1);
-        let finish = Finish {
-            service,
-            outcome,
-            running: 3,
-            beside: 3,
-            waiting: 9,
-            shedding: true,
-            objective: Span::ZERO,
-        };
-        slots.on_finish(Instant::from_nanos(n * 1_000), finish);
+        let finish = Finish { service, outcome, running: 3, beside: 3, waiting: 9, shedding: true };
+        slots.on_finish(Instant::from_nanos(n * 1_000), &finish, Span::ZERO);
     }
     assert_eq!((slots.limit(), slots.excess()), (4, Span::ZERO));
 }

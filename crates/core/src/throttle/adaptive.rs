@@ -81,7 +81,7 @@ impl Throttle for Adaptive {
         "adaptive"
     }
 
-    fn on_submit(&mut self, cx: &mut Cx<'_>, context: &Context) -> Passage {
+    fn on_submit(&mut self, cx: &mut Cx, context: &Context) -> Passage {
         let class = &mut self.classes[context.rank.criticality().index()];
         class.history.settle(cx.now);
         let chance = class.chance(&self.config);
@@ -96,7 +96,7 @@ impl Throttle for Adaptive {
         Passage::Send
     }
 
-    fn on_response(&mut self, cx: &mut Cx<'_>, response: &Response) {
+    fn on_response(&mut self, cx: &mut Cx, response: &Response) {
         let history = &mut self.classes[response.context.rank.criticality().index()].history;
         match response.answer {
             Answer::Done(Outcome::Serve) => history.add(cx.now, ACCEPTS),
@@ -242,7 +242,7 @@ mod tests {
                 if bench.submit(&Context::default()) != Passage::Send {
                     continue;
                 }
-                let accepts = left > 0 && bench.rng.unit() < q;
+                let accepts = left > 0 && bench.cx.rng.unit() < q;
                 left -= u64::from(accepts);
                 bench.answer(
                     &Context::default(),
@@ -282,7 +282,7 @@ mod tests {
                     bench.pass(Span::from_millis(10));
                     if bench.submit(&Context::default()) == Passage::Send {
                         sent += u32::from(second >= runs * 10);
-                        let accepts = bench.rng.unit() < q;
+                        let accepts = bench.cx.rng.unit() < q;
                         let answer = if accepts { Answer::Done(Outcome::Serve) } else { refused() };
                         bench.answer(&Context::default(), Span::ZERO, answer);
                     }
@@ -313,14 +313,14 @@ mod tests {
             let mut adaptive = Adaptive::new(&printed(1000.0), Instant::ZERO);
             let mut bench = bench(printed(2.0));
             for _ in 0..10 {
-                bench.with(|cx| adaptive.on_submit(cx, &Context::default()));
+                adaptive.on_submit(&mut bench.cx, &Context::default());
             }
             // Answers come ten seconds, two buckets, later.
             bench.pass(Span::from_secs(10));
             for _ in 0..10 {
                 let latency = Span::from_secs(10);
                 let response = Response { context: Context::default(), latency, answer };
-                bench.with(|cx| adaptive.on_response(cx, &response));
+                adaptive.on_response(&mut bench.cx, &response);
             }
             let class = &adaptive.classes[Criticality::Critical.index()];
             assert_eq!(class.history.sums(), expected, "{answer:?}");
@@ -360,11 +360,11 @@ mod tests {
             for criticality in Criticality::ALL {
                 let rank = Rank::UNRANKED.with_criticality(criticality);
                 let context = Context { rank, ..Context::default() };
-                let began = bench.now;
+                let began = bench.cx.now;
                 while bench.submit(&context) != Passage::Send {
                     bench.pass(Span::from_millis(1));
                 }
-                prop_assert!(bench.now.since(began) <= probe);
+                prop_assert!(bench.cx.now.since(began) <= probe);
             }
         }
     }

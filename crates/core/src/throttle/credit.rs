@@ -94,7 +94,7 @@ impl Throttle for Credit {
         "credit"
     }
 
-    fn on_submit(&mut self, cx: &mut Cx<'_>, context: &Context) -> Passage {
+    fn on_submit(&mut self, cx: &mut Cx, context: &Context) -> Passage {
         // Knowing nothing, ask with one request at a time.
         let unknown = Allowed { window: 1, free: Cursor::CLOSED, last: Cursor::OPEN };
         let allowed = self.allowed(cx.now).unwrap_or(unknown);
@@ -111,14 +111,14 @@ impl Throttle for Credit {
         Passage::Hold
     }
 
-    fn on_response(&mut self, _cx: &mut Cx<'_>, response: &Response) {
+    fn on_response(&mut self, _cx: &mut Cx, response: &Response) {
         if response.answer == Answer::Done(Outcome::Serve) {
             self.again |= self.silence.on_answer(response.latency, self.used);
         }
         self.used = self.used.saturating_sub(1);
     }
 
-    fn on_feedback(&mut self, cx: &mut Cx<'_>, feedback: &Feedback) -> bool {
+    fn on_feedback(&mut self, cx: &mut Cx, feedback: &Feedback) -> bool {
         let before = self.allowed(cx.now);
         let known = Known {
             gate: feedback.gate,
@@ -143,7 +143,7 @@ impl Throttle for Credit {
         std::mem::take(&mut self.again) || laxer
     }
 
-    fn settle(&mut self, cx: &mut Cx<'_>) {
+    fn settle(&mut self, cx: &mut Cx) {
         self.now = cx.now;
     }
 
@@ -209,37 +209,31 @@ impl CreditConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Events;
     use crate::rank::Rank;
-    use crate::rng::Rng;
     use crate::throttle::Answer;
     use crate::verdict::Outcome;
 
     struct Fixture {
         credit: Credit,
-        rng: Rng,
-        events: Events,
-        now: Instant,
+        cx: Cx,
     }
 
     impl Fixture {
         fn new() -> Self {
             let credit = Credit::new(&CreditConfig::default());
-            Self { credit, rng: Rng::new(1), events: Events::default(), now: Instant::ZERO }
+            Self { credit, cx: Cx::new(Instant::ZERO, 1) }
         }
 
         fn submit(&mut self, business: u8) -> Passage {
             let context = Context { rank: Rank::new(business, 0), ..Context::default() };
-            let mut cx = Cx { now: self.now, rng: &mut self.rng, events: &mut self.events };
-            self.credit.on_submit(&mut cx, &context)
+            self.credit.on_submit(&mut self.cx, &context)
         }
 
         fn respond(&mut self) {
             let answer = Answer::Done(Outcome::Serve);
             let latency = Span::from_micros(10);
             let response = Response { context: Context::default(), latency, answer };
-            let mut cx = Cx { now: self.now, rng: &mut self.rng, events: &mut self.events };
-            self.credit.on_response(&mut cx, &response);
+            self.credit.on_response(&mut self.cx, &response);
         }
 
         fn hear(&mut self, gate: u64, window: u32, cursors: Option<(u8, u8)>) -> bool {
@@ -251,8 +245,7 @@ mod tests {
                 holds: Span::from_millis(1),
                 ..Feedback::silent(GateId(gate), 1)
             };
-            let mut cx = Cx { now: self.now, rng: &mut self.rng, events: &mut self.events };
-            self.credit.on_feedback(&mut cx, &feedback)
+            self.credit.on_feedback(&mut self.cx, &feedback)
         }
     }
 
@@ -291,7 +284,7 @@ mod tests {
     fn what_no_longer_holds_is_asked_for_again_one_at_a_time() {
         let mut caller = Fixture::new();
         caller.hear(1, 0, Some((10, 20)));
-        caller.now += Span::from_millis(2);
+        caller.cx.now += Span::from_millis(2);
         assert_eq!((caller.submit(63), caller.submit(0)), (Passage::Send, Passage::Hold));
     }
 
@@ -305,10 +298,10 @@ mod tests {
         for _ in 0..4 {
             assert_eq!(caller.submit(9), Passage::Send);
         }
-        caller.now += Span::from_micros(10);
+        caller.cx.now += Span::from_micros(10);
         assert_eq!((caller.submit(9), caller.submit(9)), (Passage::Send, Passage::Hold));
         let at = caller.credit.next_wakeup();
-        assert_eq!(at, Some(caller.now + Span::from_micros(20)), "it asks again");
+        assert_eq!(at, Some(caller.cx.now + Span::from_micros(20)), "it asks again");
         // Being served ends it, and those who are held hear of it.
         caller.respond();
         assert!(caller.hear(1, 0, Some((63, 63))), "all that is held may leave");

@@ -95,7 +95,7 @@ impl Throttle for CursorThrottle {
         "cursor"
     }
 
-    fn on_submit(&mut self, cx: &mut Cx<'_>, context: &Context) -> Passage {
+    fn on_submit(&mut self, cx: &mut Cx, context: &Context) -> Passage {
         let cursor = self.cursor_of(cx.now, context.workflow);
         let silent = cx.now.since(self.last_sent) >= self.config.probe;
         if cursor.admits(context.rank) || silent {
@@ -106,7 +106,7 @@ impl Throttle for CursorThrottle {
         Passage::Reject(Rejection::new(Reason::Rank, measured, limit, Advice::Elsewhere))
     }
 
-    fn on_feedback(&mut self, cx: &mut Cx<'_>, feedback: &Feedback) -> bool {
+    fn on_feedback(&mut self, cx: &mut Cx, feedback: &Feedback) -> bool {
         let Some(cursor) = feedback.last else { return false };
         let before = self.cursor(cx.now);
         let expires = cx.now + feedback.holds.min(self.config.max_age);
@@ -210,7 +210,7 @@ mod tests {
         let Passage::Reject(rejection) = bench.submit(&request(1, 21)) else { panic!("sent") };
         assert_eq!((rejection.reason, rejection.advice), (Reason::Rank, Advice::Elsewhere));
         assert!(rejection.measured >= rejection.limit);
-        assert_eq!(bench.throttle.cursor(bench.now), Cursor::at(Rank::new(20, 9)));
+        assert_eq!(bench.throttle.cursor(bench.cx.now), Cursor::at(Rank::new(20, 9)));
     }
 
     #[test]
@@ -277,6 +277,6 @@ mod tests {
             bench.pass(Span::from_nanos(1));
             tell(&mut bench, SHOP, gate, if gate == 999 { 30 } else { 20 }, Span::MAX);
         }
-        assert_eq!(bench.throttle.cursor(bench.now), Cursor::at(Rank::new(30, 9)));
+        assert_eq!(bench.throttle.cursor(bench.cx.now), Cursor::at(Rank::new(30, 9)));
     }
 }

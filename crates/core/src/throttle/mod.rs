@@ -39,19 +39,19 @@ pub trait Throttle: fmt::Debug + Send {
     fn name(&self) -> &'static str;
 
     /// A request wants to leave. `Send` takes whatever credit or token it needed.
-    fn on_submit(&mut self, cx: &mut Cx<'_>, context: &Context) -> Passage;
+    fn on_submit(&mut self, cx: &mut Cx, context: &Context) -> Passage;
 
     /// A request that was sent has been answered, refused or given up.
-    fn on_response(&mut self, _cx: &mut Cx<'_>, _response: &Response) {}
+    fn on_response(&mut self, _cx: &mut Cx, _response: &Response) {}
 
     /// The callee tells its state, with a response or unasked. True if more may be sent than
     /// before, so that held requests deserve another look.
-    fn on_feedback(&mut self, _cx: &mut Cx<'_>, _feedback: &Feedback) -> bool {
+    fn on_feedback(&mut self, _cx: &mut Cx, _feedback: &Feedback) -> bool {
         false
     }
 
     /// Brings all periods that ended up to now to their conclusion.
-    fn settle(&mut self, _cx: &mut Cx<'_>) {}
+    fn settle(&mut self, _cx: &mut Cx) {}
 
     /// When the throttle next has something to conclude, such as a token coming due.
     fn next_wakeup(&self) -> Option<Instant> {

@@ -14,7 +14,7 @@ impl Throttle for Open {
         "open"
     }
 
-    fn on_submit(&mut self, _cx: &mut Cx<'_>, _context: &Context) -> Passage {
+    fn on_submit(&mut self, _cx: &mut Cx, _context: &Context) -> Passage {
         Passage::Send
     }
 

@@ -93,7 +93,7 @@ impl Throttle for Rate {
         "rate"
     }
 
-    fn on_submit(&mut self, cx: &mut Cx<'_>, context: &Context) -> Passage {
+    fn on_submit(&mut self, cx: &mut Cx, context: &Context) -> Passage {
         let (bucket, end) = self.bucket(context.workflow);
         if bucket.take(cx.now) {
             return Passage::Send;
@@ -104,7 +104,7 @@ impl Throttle for Rate {
         Passage::Hold
     }
 
-    fn on_feedback(&mut self, cx: &mut Cx<'_>, feedback: &Feedback) -> bool {
+    fn on_feedback(&mut self, cx: &mut Cx, feedback: &Feedback) -> bool {
         let Some(rate) = feedback.rate else { return false };
         if !rate.is_finite() || rate < 0.0 {
             cx.events.push(cx.now, || Event::Ignore(Misuse::BadValue));
@@ -132,7 +132,7 @@ impl Throttle for Rate {
         rate > before
     }
 
-    fn settle(&mut self, cx: &mut Cx<'_>) {
+    fn settle(&mut self, cx: &mut Cx) {
         if self.first_end <= cx.now {
             self.grants.retain(|_, grant| grant.end > cx.now);
             let ends = self.grants.values().map(|grant| grant.end);
@@ -235,18 +235,18 @@ mod tests {
 
     /// Requests of `workflow` sent in `time`, asking at every wake-up.
     fn sent_in(bench: &mut Bench, workflow: u16, time: Span) -> u32 {
-        let (end, mut sent) = (bench.now + time, 0);
+        let (end, mut sent) = (bench.cx.now + time, 0);
         loop {
             while bench.submit(&of(workflow)) == Passage::Send {
                 sent += 1;
             }
             let at = bench.throttle.next_wakeup().expect("a held request waits for something");
-            assert!(at > bench.now, "a wake-up is never now");
+            assert!(at > bench.cx.now, "a wake-up is never now");
             if at > end {
-                bench.pass(end.since(bench.now));
+                bench.pass(end.since(bench.cx.now));
                 return sent;
             }
-            bench.pass(at.since(bench.now));
+            bench.pass(at.since(bench.cx.now));
         }
     }
 
@@ -281,11 +281,11 @@ mod tests {
     #[test]
     fn bad_grants_are_ignored_with_an_event() {
         let mut bench = bench();
-        bench.events.keep(true);
+        bench.cx.events.keep(true);
         for rate in [f64::NAN, f64::INFINITY, -1.0] {
             assert!(!grant(&mut bench, 1, rate, Span::MAX));
         }
-        assert_eq!(bench.events.drain().count(), 3);
+        assert_eq!(bench.cx.events.drain().count(), 3);
         assert_eq!(sent_in(&mut bench, 1, Span::from_secs(1)), 104);
     }
 

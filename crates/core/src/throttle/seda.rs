@@ -120,7 +120,7 @@ impl Throttle for Seda {
         "seda"
     }
 
-    fn on_submit(&mut self, cx: &mut Cx<'_>, _context: &Context) -> Passage {
+    fn on_submit(&mut self, cx: &mut Cx, _context: &Context) -> Passage {
         if !self.bucket.take(cx.now) {
             self.waiting = Some(self.bucket.due());
             return Passage::Hold;
@@ -132,7 +132,7 @@ impl Throttle for Seda {
         Passage::Send
     }
 
-    fn on_response(&mut self, cx: &mut Cx<'_>, response: &Response) {
+    fn on_response(&mut self, cx: &mut Cx, response: &Response) {
         self.outstanding = self.outstanding.saturating_sub(1);
         self.quiet_since = cx.now;
         let timed = matches!(response.answer, Answer::Done(Outcome::Serve | Outcome::Fail));
@@ -145,7 +145,7 @@ impl Throttle for Seda {
         }
     }
 
-    fn settle(&mut self, cx: &mut Cx<'_>) {
+    fn settle(&mut self, cx: &mut Cx) {
         // Ends: samples are gone after one turn, and misses lead to the floor.
         while let Some(due) = self.update_due().filter(|due| *due <= cx.now) {
             self.update(due);
@@ -249,7 +249,7 @@ impl Default for SedaConfig {
 impl SedaConfig {
     /// Step 3: the rate that follows `rate` when the smoothed percentile is `latency` nanoseconds.
     fn adjust(&self, rate: f64, latency: f64) -> f64 {
-        let target = self.target.as_nanos() as f64;
+        let target = self.target.as_nanos_f64();
         let error = (latency - target) / target;
         if error > 0.0 {
             self.lower(rate)
@@ -300,17 +300,15 @@ mod tests {
     /// Runs `body` on a throttle and the bench that lends it time.
     fn seda(config: &SedaConfig, body: impl FnOnce(&mut Seda, &mut Bench)) {
         let mut bench = Bench::new(ThrottleConfig::Open);
-        let mut seda = Seda::new(config, bench.now, 7);
+        let mut seda = Seda::new(config, bench.cx.now, 7);
         body(&mut seda, &mut bench);
         seda.invariants();
     }
 
     fn answer(seda: &mut Seda, bench: &mut Bench, latency: Span, answer: Answer) {
         let response = Response { context: Context::default(), latency, answer };
-        bench.with(|cx| {
-            seda.settle(cx);
-            seda.on_response(cx, &response);
-        });
+        seda.settle(&mut bench.cx);
+        seda.on_response(&mut bench.cx, &response);
     }
 
     const SERVED: Answer = Answer::Done(Outcome::Serve);
@@ -366,7 +364,7 @@ mod tests {
             answer(seda, bench, micros(20), SERVED);
             assert_eq!(seda.next_wakeup(), Some(Instant::ZERO + micros(1_000)));
             bench.pass(micros(1_000));
-            bench.with(|cx| seda.settle(cx));
+            seda.settle(&mut bench.cx);
             assert!((seda.rate() - 126.0).abs() < 1e-9);
             assert_eq!(seda.next_wakeup(), None, "nothing outstanding, nothing to learn");
         });
@@ -378,22 +376,22 @@ mod tests {
     fn a_stall_lowers_the_rate_however_late_we_look() {
         let config = started_at(1_000.0);
         seda(&config, |exact, bench| {
-            assert_eq!(bench.with(|cx| exact.on_submit(cx, &Context::default())), Passage::Send);
+            assert_eq!(exact.on_submit(&mut bench.cx, &Context::default()), Passage::Send);
             let mut lazy = exact.clone();
             let mut misses = 0;
             while let Some(at) = exact.next_wakeup() {
-                bench.pass(at.since(bench.now));
-                bench.with(|cx| exact.settle(cx));
+                bench.pass(at.since(bench.cx.now));
+                exact.settle(&mut bench.cx);
                 misses += 1;
                 if misses == 10 {
-                    assert_eq!(bench.now, Instant::ZERO + micros(10_000));
+                    assert_eq!(bench.cx.now, Instant::ZERO + micros(10_000));
                     assert!((exact.rate() - 1_000.0 / 1.04f64.powi(10)).abs() < 1e-9);
                 }
             }
             // ln(1000 / 2) / ln 1.04 = 158.4
             assert_eq!((misses, exact.rate()), (159, 2.0));
             bench.pass(Span::from_secs(3_600));
-            bench.with(|cx| lazy.settle(cx));
+            lazy.settle(&mut bench.cx);
             assert_eq!((lazy.rate(), lazy.last_update), (exact.rate(), exact.last_update));
         });
     }
@@ -402,7 +400,7 @@ mod tests {
     fn a_slow_target_is_waited_for_before_silence_is_a_miss() {
         let config = SedaConfig { target: Span::from_millis(50), ..started_at(100.0) };
         seda(&config, |seda, bench| {
-            bench.with(|cx| seda.on_submit(cx, &Context::default()));
+            seda.on_submit(&mut bench.cx, &Context::default());
             let due = Instant::ZERO + Span::from_millis(50) + Span::from_nanos(1);
             assert_eq!(seda.next_wakeup(), Some(due));
         });
@@ -412,17 +410,17 @@ mod tests {
     fn a_burst_then_holds_until_the_next_token() {
         seda(&started_at(100.0), |seda, bench| {
             for _ in 0..4 {
-                assert_eq!(bench.with(|cx| seda.on_submit(cx, &Context::default())), Passage::Send);
+                assert_eq!(seda.on_submit(&mut bench.cx, &Context::default()), Passage::Send);
                 answer(seda, bench, micros(60), SERVED);
             }
-            assert_eq!(bench.with(|cx| seda.on_submit(cx, &Context::default())), Passage::Hold);
+            assert_eq!(seda.on_submit(&mut bench.cx, &Context::default()), Passage::Hold);
             bench.pass(Span::from_millis(9));
-            bench.with(|cx| seda.settle(cx));
+            seda.settle(&mut bench.cx);
             assert_eq!(seda.next_wakeup(), Some(Instant::ZERO + Span::from_millis(10)));
             bench.pass(Span::from_millis(1));
-            bench.with(|cx| seda.settle(cx));
+            seda.settle(&mut bench.cx);
             assert_eq!(seda.next_wakeup(), None);
-            assert_eq!(bench.with(|cx| seda.on_submit(cx, &Context::default())), Passage::Send);
+            assert_eq!(seda.on_submit(&mut bench.cx, &Context::default()), Passage::Send);
         });
     }
 

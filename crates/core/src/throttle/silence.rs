@@ -86,7 +86,7 @@ impl Silence {
     /// An answer took this long, with `used` on their way, itself included. True if the callee had
     /// been silent.
     pub(super) fn on_answer(&mut self, latency: Span, used: u32) -> bool {
-        let nanos = latency.as_nanos() as f64;
+        let nanos = latency.as_nanos_f64();
         self.deviation.add((nanos - self.latency.get().unwrap_or(nanos)).abs());
         self.latency.add(nanos);
         let used = f64::from(used);

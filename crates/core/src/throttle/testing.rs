@@ -2,34 +2,25 @@
 
 use super::{Answer, Response, Throttle, ThrottleConfig};
 use crate::context::Context;
-use crate::event::Events;
 use crate::feedback::Feedback;
 use crate::request::Cx;
-use crate::rng::Rng;
 use crate::time::{Instant, Span};
 use crate::verdict::{Advice, Passage, Reason, Rejection};
 
 /// One throttle on the bench, driven as a `Caller` would: settled before every question.
 pub(crate) struct Bench {
     pub(crate) throttle: Box<dyn Throttle>,
-    pub(crate) now: Instant,
-    pub(crate) rng: Rng,
-    pub(crate) events: Events,
+    pub(crate) cx: Cx,
 }
 
 impl Bench {
     pub(crate) fn new(config: ThrottleConfig) -> Self {
         let throttle = config.build(Instant::ZERO, 7);
-        Self { throttle, now: Instant::ZERO, rng: Rng::new(11), events: Events::default() }
-    }
-
-    /// Lends time, randomness and events to a throttle that is not on the bench.
-    pub(crate) fn with<T>(&mut self, body: impl FnOnce(&mut Cx<'_>) -> T) -> T {
-        body(&mut Cx { now: self.now, rng: &mut self.rng, events: &mut self.events })
+        Self { throttle, cx: Cx::new(Instant::ZERO, 11) }
     }
 
     pub(crate) fn pass(&mut self, time: Span) {
-        self.now += time;
+        self.cx.now += time;
         self.ask(|throttle, cx| throttle.settle(cx));
     }
 
@@ -46,9 +37,8 @@ impl Bench {
         self.ask(|throttle, cx| throttle.on_feedback(cx, feedback))
     }
 
-    fn ask<T>(&mut self, body: impl FnOnce(&mut dyn Throttle, &mut Cx<'_>) -> T) -> T {
-        let mut cx = Cx { now: self.now, rng: &mut self.rng, events: &mut self.events };
-        let answer = body(&mut *self.throttle, &mut cx);
+    fn ask<T>(&mut self, body: impl FnOnce(&mut dyn Throttle, &mut Cx) -> T) -> T {
+        let answer = body(&mut *self.throttle, &mut self.cx);
         self.throttle.invariants();
         answer
     }

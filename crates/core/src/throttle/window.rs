@@ -55,7 +55,7 @@ impl Throttle for WindowThrottle {
         "window"
     }
 
-    fn on_submit(&mut self, _cx: &mut Cx<'_>, _context: &Context) -> Passage {
+    fn on_submit(&mut self, _cx: &mut Cx, _context: &Context) -> Passage {
         if self.outstanding >= self.size() {
             return Passage::Hold;
         }
@@ -63,7 +63,7 @@ impl Throttle for WindowThrottle {
         Passage::Send
     }
 
-    fn on_response(&mut self, cx: &mut Cx<'_>, response: &Response) {
+    fn on_response(&mut self, cx: &mut Cx, response: &Response) {
         let in_use = self.outstanding >= self.size();
         self.outstanding = self.outstanding.saturating_sub(1);
         let in_time = match response.answer {
@@ -152,7 +152,7 @@ mod tests {
     fn window(start: u32, body: impl FnOnce(&mut WindowThrottle, &mut Bench)) {
         let mut bench = Bench::new(ThrottleConfig::Open);
         let config = WindowConfig { start, ..WindowConfig::default() };
-        let mut window = WindowThrottle::new(&config, bench.now);
+        let mut window = WindowThrottle::new(&config, bench.cx.now);
         body(&mut window, &mut bench);
         window.invariants();
     }
@@ -160,15 +160,15 @@ mod tests {
     /// Fills the window, lets `latency` pass, and answers everything.
     fn round(window: &mut WindowThrottle, bench: &mut Bench, latency: Span, answer: Answer) -> u32 {
         let mut sent = 0;
-        while bench.with(|cx| window.on_submit(cx, &Context::default())) == Passage::Send {
+        while window.on_submit(&mut bench.cx, &Context::default()) == Passage::Send {
             sent += 1;
         }
         bench.pass(latency);
         for _ in 0..sent {
             let response = Response { context: Context::default(), latency, answer };
-            bench.with(|cx| window.on_response(cx, &response));
+            window.on_response(&mut bench.cx, &response);
             // In use until its last answer, as it would be with enough to send.
-            bench.with(|cx| window.on_submit(cx, &Context::default()));
+            window.on_submit(&mut bench.cx, &Context::default());
         }
         window.adopt(0);
         sent
@@ -214,10 +214,10 @@ mod tests {
     fn an_unused_window_does_not_grow() {
         window(10, |window, bench| {
             for _ in 0..1_000 {
-                bench.with(|cx| window.on_submit(cx, &Context::default()));
+                window.on_submit(&mut bench.cx, &Context::default());
                 let latency = Span::from_micros(10);
                 let response = Response { context: Context::default(), latency, answer: SERVED };
-                bench.with(|cx| window.on_response(cx, &response));
+                window.on_response(&mut bench.cx, &response);
             }
             assert_eq!(window.size(), 10);
         });

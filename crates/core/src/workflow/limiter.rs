@@ -140,7 +140,7 @@ impl Limiter {
             (left.saturating_sub(later), Reason::Infeasible)
         };
         let refusal = if wait > tolerance {
-            let (wait, most) = (wait.as_nanos() as f64, tolerance.as_nanos() as f64);
+            let (wait, most) = (wait.as_nanos_f64(), tolerance.as_nanos_f64());
             match reason {
                 Reason::Infeasible => Rejection::new(reason, wait, most, Advice::Never),
                 // Of the rate: what would be needed to pass in time.
@@ -219,7 +219,7 @@ impl Limiter {
     /// A request has ended, so long after it was let in.
     pub fn on_finish(&mut self, workflow: Workflow, latency: Span) {
         let line = self.line(workflow);
-        line.latency.add(latency.as_nanos() as f64);
+        line.latency.add(latency.as_nanos_f64());
         line.finished = true;
     }
 

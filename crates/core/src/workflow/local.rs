@@ -27,6 +27,7 @@ use super::usage::Usage;
 use crate::allocate::{Allocator, Ask, allocate};
 use crate::context::{Workflow, Workflows};
 use crate::meter::Cost;
+use crate::table;
 use crate::time::{Instant, Span};
 
 /// A resource of this process, numbered in the order they were added.
@@ -133,10 +134,7 @@ impl Local {
     pub(super) fn on_use(&mut self, resource: ResourceId, workflow: Workflow, time: Span) {
         let place = usize::from(resource.0);
         let flow = self.flow(workflow);
-        if place >= flow.busy.len() {
-            flow.busy.resize(place + 1, Smooth::default());
-        }
-        flow.busy[place].add(time.as_secs_f64());
+        table::at(&mut flow.busy, place, Smooth::default).add(time.as_secs_f64());
     }
 
     /// A period of `seconds` ends.
@@ -256,10 +254,7 @@ impl Local {
 
     fn flow(&mut self, workflow: Workflow) -> &mut Flow {
         let place = usize::from(workflow.0).min(Workflows::LIMIT);
-        if place >= self.flows.len() {
-            self.flows.resize(place + 1, Flow::default());
-        }
-        &mut self.flows[place]
+        table::at(&mut self.flows, place, Flow::default)
     }
 
     fn get(&self, workflow: Workflow) -> Option<&Flow> {

@@ -13,6 +13,7 @@
 
 use crate::context::{Progress, Workflow, Workflows};
 use crate::signal::Ewma;
+use crate::table;
 use crate::time::Span;
 
 /// Totals by workflow, learned from requests that were answered in full.
@@ -36,12 +37,9 @@ impl Totals {
     /// A request was answered in full; this is what its whole tree took.
     pub fn learn(&mut self, workflow: Workflow, tree: &Progress) {
         let place = usize::from(workflow.0).min(Workflows::LIMIT);
-        if place >= self.flows.len() {
-            let new = Total { time: Ewma::new(Total::GAIN), work: Ewma::new(Total::GAIN) };
-            self.flows.resize(place + 1, new);
-        }
-        let flow = &mut self.flows[place];
-        flow.time.add(tree.elapsed.as_nanos() as f64);
+        let new = Total { time: Ewma::new(Total::GAIN), work: Ewma::new(Total::GAIN) };
+        let flow = table::at(&mut self.flows, place, || new);
+        flow.time.add(tree.elapsed.as_nanos_f64());
         flow.work.add(f64::from(tree.work));
     }
 

@@ -4,6 +4,7 @@
 //! period is busy in all of them (Wisp §5: service time for thread pools, hold time for semaphores).
 
 use crate::context::{Workflow, Workflows};
+use crate::table;
 use crate::time::{Instant, Span};
 
 /// Holders of a resource by workflow, and the time they have had.
@@ -59,10 +60,7 @@ impl Usage {
 
     fn flow(&mut self, workflow: Workflow) -> &mut Busy {
         let place = usize::from(workflow.0).min(Workflows::LIMIT);
-        if place >= self.flows.len() {
-            self.flows.resize(place + 1, Busy::default());
-        }
-        &mut self.flows[place]
+        table::at(&mut self.flows, place, Busy::default)
     }
 }
 

@@ -79,7 +79,7 @@ impl Dagor {
         }
     }
 
-    fn conclude(&mut self, cx: &mut Cx<'_>, backlog: &Backlog) {
+    fn conclude(&mut self, cx: &mut Cx, backlog: &Backlog) {
         let Some(reading) = self.detector.conclude(cx.now, backlog) else { return };
         let DagorConfig { alpha, beta, .. } = self.config;
         let before = self.cursor();
@@ -113,7 +113,7 @@ impl Admission for Dagor {
         Needs { ages: true, ..Needs::default() }
     }
 
-    fn on_arrival(&mut self, cx: &mut Cx<'_>, backlog: &Backlog, request: &Request) -> Verdict {
+    fn on_arrival(&mut self, cx: &mut Cx, backlog: &Backlog, request: &Request) -> Verdict {
         let admitted = self.count(request);
         let verdict = if admitted {
             Verdict::Admit
@@ -129,7 +129,7 @@ impl Admission for Dagor {
 
     fn on_dequeue(
         &mut self,
-        cx: &mut Cx<'_>,
+        cx: &mut Cx,
         _backlog: &Backlog,
         request: &Request,
         _sojourn: Span,
@@ -140,7 +140,7 @@ impl Admission for Dagor {
 
     fn on_finish(
         &mut self,
-        cx: &mut Cx<'_>,
+        cx: &mut Cx,
         _backlog: &Backlog,
         request: &Request,
         outcome: Outcome,
@@ -149,7 +149,7 @@ impl Admission for Dagor {
         self.detector.on_finish(cx.now, request, outcome);
     }
 
-    fn settle(&mut self, cx: &mut Cx<'_>, backlog: &Backlog) {
+    fn settle(&mut self, cx: &mut Cx, backlog: &Backlog) {
         self.conclude(cx, backlog);
     }
 
@@ -157,7 +157,7 @@ impl Admission for Dagor {
         self.detector.next_wakeup()
     }
 
-    fn feedback(&mut self, _: &mut Cx<'_>, _: &Backlog, _: CallerId, out: &mut Feedback) {
+    fn feedback(&mut self, _: &mut Cx, _: &Backlog, _: CallerId, out: &mut Feedback) {
         if let Some(cursor) = self.cursor() {
             out.last = Some(cursor);
             let window = self.detector.config().window.as_nanos();

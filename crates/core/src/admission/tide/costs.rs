@@ -23,15 +23,15 @@ pub(super) struct Costs {
 
 /// Requests of which a mean is. With exponential costs a level is known to 2 %, and the sum of the six levels that are
 /// let in at ten times the capacity to 1 %.
-const MANY: u16 = 1024;
+const MANY: u32 = 1024;
 /// The same for what is seen lately, and after a change, when only what follows it counts.
-const LATELY: u16 = 256;
-const AFRESH: u16 = 16;
+const LATELY: u32 = 256;
+const AFRESH: f32 = 16.0;
 /// Standard deviations by which what is seen lately is more than chance. They are of a plain mean; one in which
 /// later samples count more has 0.7 of them, so this is four…
 const SHIFT: f32 = 3.0;
 /// …after so many requests, as it takes some to know what chance is.
-const KNOWN: u16 = 512;
+const KNOWN: f32 = 512.0;
 
 impl Costs {
     pub(super) fn new() -> Self {
@@ -63,7 +63,7 @@ impl Costs {
         let surprise = off - self.long.mean;
         self.long.follow(&mut self.variance, surprise * surprise);
         let shift = self.lately.mean - self.long.mean;
-        let chance = self.variance / f32::from(self.lately.count);
+        let chance = self.variance / self.lately.count;
         if self.long.count >= KNOWN && shift * shift > SHIFT * SHIFT * chance {
             self.scale(shift.exp2());
             self.lately = Mean { mean: self.long.mean, count: AFRESH };
@@ -71,6 +71,8 @@ impl Costs {
     }
 
     /// All costs are `factor` times what they were.
+    #[cold]
+    #[inline(never)]
     fn scale(&mut self, factor: f32) {
         for level in &mut self.levels {
             level.mean *= factor;
@@ -104,24 +106,25 @@ impl Costs {
 
 /// The mean of the first `OF` samples; after them, one in which later samples count more.
 #[derive(Clone, Copy, Debug, Default)]
-struct Mean<const OF: u16 = MANY> {
+struct Mean<const OF: u32 = MANY> {
     mean: f32,
-    count: u16,
+    /// A whole number.
+    count: f32,
 }
 
-impl<const OF: u16> Mean<OF> {
+impl<const OF: u32> Mean<OF> {
     fn add(&mut self, sample: f32) {
-        self.count = (self.count + 1).min(OF);
-        self.mean += (sample - self.mean) / f32::from(self.count);
+        self.count = (self.count + 1.0).min(OF as f32);
+        self.mean += (sample - self.mean) / self.count;
     }
 
     /// Takes a sample into another mean, of as many samples as this one.
     fn follow(self, other: &mut f32, sample: f32) {
-        *other += (sample - *other) / f32::from(self.count);
+        *other += (sample - *other) / self.count;
     }
 
     fn get(self) -> Option<f32> {
-        (self.count > 0).then_some(self.mean)
+        (self.count > 0.0).then_some(self.mean)
     }
 }
 

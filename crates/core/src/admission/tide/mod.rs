@@ -38,7 +38,7 @@ mod waits;
 
 use super::{Admission, AdmissionConfig, Issued, Needs};
 use crate::context::{CallerId, Context, Sheds};
-use crate::credit::{Pool, PoolForm, Share, Windows};
+use crate::credit::{Holder, Pool, PoolForm, Share, Windows};
 use crate::event::Event;
 use crate::feedback::Feedback;
 use crate::meter::Cost;
@@ -46,7 +46,6 @@ use crate::objective::Objective;
 use crate::rank::Cursor;
 use crate::request::{Cx, Request};
 use crate::signal::{Backlog, DelaySignal};
-use crate::slab::Key;
 use crate::time::{Instant, Span};
 use crate::verdict::{Advice, Outcome, Reason, Rejection, Verdict};
 use bursts::Bursts;
@@ -147,7 +146,7 @@ impl Tide {
             between: Span::ZERO,
             hears: Span::ZERO,
             holds: derived.round,
-            waits: Waits::new(derived.drop),
+            waits: Waits::new(derived.objective, derived.drop),
         }
     }
 
@@ -166,41 +165,25 @@ impl Tide {
         self.sway.rest.last
     }
 
-    /// Step 5: the longest predicted wait at which a request is let in, and whether it may push out
-    /// others for it. Whoever does as it was told may; what it was told may be old, which is no fault
-    /// of its own. So may everybody with a rank that is always let in.
-    #[inline]
-    fn allowed_wait(
-        &self,
-        now: Instant,
-        backlog: &Backlog,
-        request: &Request,
-        key: Option<Key>,
-    ) -> (Span, bool) {
-        let Context { rank, .. } = request.context;
-        if self.sway.strict.last.admits(rank) {
-            return (self.waits.longest_for(request), true);
-        }
-        // What crossed our last word on its way was sent by the one before.
-        match key.and_then(|key| self.windows.told(key, now - self.derived.period)) {
-            Some(told) if told.admits(rank) => (self.waits.longest_for(request), true),
-            // It gains nothing by not listening, but an idle service turns nobody away: what it was told may be wrong.
-            Some(_) if backlog.inside() == 0 => (self.waits.longest(), false),
-            Some(_) => (Span::ZERO, false),
-            None => {
-                (self.sway.wait_for(rank, self.waits.longest()).max(self.derived.beyond), false)
-            }
-        }
-    }
-
     /// What a caller says it shed, but for what it was told since that it may send: it does so now, and that is counted
     /// as it comes. Where credits decide, it may lack them.
-    fn still_shed(&self, key: Option<Key>, sheds: Sheds) -> Sheds {
-        if sheds.count == 0 || self.lump {
-            return sheds;
-        }
-        let told = key.and_then(|key| self.windows.told(key, Instant::FAR));
-        if told.is_some_and(|told| told.admits(sheds.sample)) { Sheds::NONE } else { sheds }
+    #[inline(never)]
+    fn still_shed(&self, sheds: Sheds, told: Option<Cursor>) -> Sheds {
+        let may_send = told.is_some_and(|told| told.admits(sheds.sample));
+        if may_send && !self.lump { Sheds::NONE } else { sheds }
+    }
+
+    /// A caller that was silent for so long, and told this cursor, tells what it shed.
+    #[inline(always)]
+    fn on_sheds(
+        &mut self,
+        now: Instant,
+        sheds: Sheds,
+        silence: Option<Span>,
+        told: Option<Cursor>,
+    ) {
+        let sheds = if sheds.count > 0 { self.still_shed(sheds, told) } else { Sheds::NONE };
+        self.offered.report(now, sheds, silence.map(|span| span.min(self.holds)));
     }
 
     /// Cost that could have been served, with its messages, in the time that a round's refusals took. Slots are held for
@@ -218,7 +201,7 @@ impl Tide {
     }
 
     /// Concludes one control period that ended at `due`, or many alike. Returns how many.
-    fn control(&mut self, cx: &mut Cx<'_>, backlog: &Backlog, due: Instant) -> u64 {
+    fn control(&mut self, cx: &mut Cx, backlog: &Backlog, due: Instant) -> u64 {
         let (period, target) = (self.derived.period, self.pool.target());
         let callers = self.windows.callers();
         let delay = backlog.delay(due, DelaySignal::Drain);
@@ -265,14 +248,14 @@ impl Tide {
     }
 
     /// Step 3: sets the cursors at the end of a round.
-    fn set_cursors(&mut self, cx: &mut Cx<'_>, backlog: &Backlog, due: Instant) {
+    fn set_cursors(&mut self, cx: &mut Cx, backlog: &Backlog, due: Instant) {
         if self.round_ends().is_none_or(|ends| ends > due) {
             return;
         }
         let Some(round) = self.round.take() else { return };
         let elapsed = due.since(round.began);
         let mean_delay = round.mean_delay(elapsed, &self.derived);
-        let pressure = mean_delay / self.pool.target().as_nanos() as f64;
+        let pressure = mean_delay / self.pool.target().as_nanos_f64();
         // A caller acts on what it heard `between` ago. To set cursors anew more often than callers
         // hear of it follows noise, and has those who heard refused by those who did not.
         let heard = self.heard(elapsed);
@@ -303,13 +286,13 @@ impl Tide {
             self.pool.reset();
             self.pool.raise_to(u32::try_from(backlog.inside()).unwrap_or(u32::MAX));
         }
-        let Derived { objective, target, drop, .. } = self.derived;
+        let Derived { target, drop, .. } = self.derived;
         let (pace, variability) = (self.pace(), self.offered.variability());
         if self.is_calm() {
             // A queue that is long by chance is soon short again, and who would be refused need not be.
             self.waits.set_longest(drop);
         } else {
-            self.waits.learn(objective, drop, pace, variability, self.bursts.dispersion());
+            self.waits.learn(drop, pace, variability, self.bursts.dispersion());
         }
         self.pool.steer_for(target.min(self.waits.longest().scale(STEERED)));
         if self.last() != before {
@@ -380,7 +363,7 @@ impl Tide {
     /// How much more than the capacity is let in: the less, the better callers follow the queue, unless
     /// a refusal costs next to nothing.
     fn surplus(&self) -> f64 {
-        let room = self.pace() * self.waits.longest().as_nanos() as f64;
+        let room = self.pace() * self.waits.longest().as_nanos_f64();
         // Those who are refused are the least important that are let in.
         let price = self.waits.price() / self.offered.relative_cost(self.last());
         let (costs, arrivals) = (self.offered.variability(), self.bursts.dispersion());
@@ -410,6 +393,31 @@ impl Tide {
     }
 }
 
+/// Step 5: the longest predicted wait at which a request is let in, and whether it may push out
+/// others for it. Whoever does as it was told may; what it was told may be old, which is no fault
+/// of its own. So may everybody with a rank that is always let in.
+#[inline(always)]
+fn allowed_wait(
+    (sway, waits, derived): (&Sway, &Waits, &Derived),
+    now: Instant,
+    backlog: &Backlog,
+    request: &Request,
+    caller: Option<&Holder>,
+) -> (Span, bool) {
+    let Context { rank, .. } = request.context;
+    if sway.strict.last.admits(rank) {
+        return (waits.longest_for(request), true);
+    }
+    // What crossed our last word on its way was sent by the one before.
+    match caller.and_then(|caller| caller.told(now - derived.period)) {
+        Some(told) if told.admits(rank) => (waits.longest_for(request), true),
+        // It gains nothing by not listening, but an idle service turns nobody away: what it was told may be wrong.
+        Some(_) if backlog.inside() == 0 => (waits.longest(), false),
+        Some(_) => (Span::ZERO, false),
+        None => (sway.wait_for(rank, waits.longest()).max(derived.beyond), false),
+    }
+}
+
 impl Admission for Tide {
     fn name(&self) -> &'static str {
         "tide"
@@ -419,25 +427,25 @@ impl Admission for Tide {
         Needs { ages: false, ranks: true, objective: self.config.objective == Objective::Learned }
     }
 
-    fn on_arrival(&mut self, cx: &mut Cx<'_>, backlog: &Backlog, request: &Request) -> Verdict {
-        let Context { caller, demand, rank, lot, sheds, .. } = request.context;
+    fn on_arrival(&mut self, cx: &mut Cx, backlog: &Backlog, request: &Request) -> Verdict {
+        let Context { rank, lot, sheds, .. } = request.context;
         self.round.get_or_insert(Round::starting(cx.now)).arrived += 1;
         let wait = backlog.age_at_start(cx.now, request.arrived);
-        let key = self.windows.hear(cx.now, caller);
-        let (allowed, welcome) = self.allowed_wait(cx.now, backlog, request, key);
+        let (caller, silence) = self.windows.hear(cx.now, request.context.caller);
+        let told = caller.as_ref().and_then(|caller| caller.told(Instant::FAR));
+        let rules = (&self.sway, &self.waits, &self.derived);
+        let (allowed, welcome) = allowed_wait(rules, cx.now, backlog, request, caller.as_deref());
         let in_time = wait <= allowed;
-        let silence = key.and_then(|key| {
-            self.windows.on_sheds(key, sheds.count);
-            self.windows.on_request(cx.now, key, demand, in_time || welcome)
-        });
+        if caller.is_some_and(|caller| caller.on_request(&request.context, in_time || welcome)) {
+            self.windows.follow(cx.now, request.context.caller);
+        }
         self.offered.arrive(rank, lot);
         self.bursts.arrive();
-        let sheds = self.still_shed(key, sheds);
-        self.offered.report(cx.now, sheds, silence.map(|span| span.min(self.holds)));
+        self.on_sheds(cx.now, sheds, silence, told);
         if in_time {
             return Verdict::Admit;
         }
-        let (wait, limit) = (wait.as_nanos() as f64, allowed.as_nanos() as f64);
+        let (wait, limit) = (wait.as_nanos_f64(), allowed.as_nanos_f64());
         let rejection = Rejection::new(Reason::Wait, wait, limit, Advice::Elsewhere);
         if welcome {
             return Verdict::Displace(rejection);
@@ -448,24 +456,24 @@ impl Admission for Tide {
 
     fn on_dequeue(
         &mut self,
-        cx: &mut Cx<'_>,
+        cx: &mut Cx,
         _backlog: &Backlog,
         request: &Request,
         _sojourn: Span,
     ) -> Verdict {
         // Too late to be of use: what comes behind it is not.
         let age = cx.now.since(request.arrived);
-        let latest = self.waits.latest_start(request, self.derived.objective);
+        let latest = self.waits.latest_start(request);
         if age < latest {
             return Verdict::Admit;
         }
-        let (age, limit) = (age.as_nanos() as f64, latest.as_nanos() as f64);
+        let (age, limit) = (age.as_nanos_f64(), latest.as_nanos_f64());
         Verdict::Refuse(Rejection::new(Reason::Delay, age, limit, Advice::Elsewhere))
     }
 
     fn on_finish(
         &mut self,
-        _cx: &mut Cx<'_>,
+        _cx: &mut Cx,
         _backlog: &Backlog,
         request: &Request,
         outcome: Outcome,
@@ -482,33 +490,28 @@ impl Admission for Tide {
             self.offered.settle(request.context.rank, cost);
         }
         if outcome == Outcome::Serve {
-            self.waits.add(request, self.derived.objective);
+            self.waits.add(request);
         }
     }
 
-    fn on_leave(&mut self, _cx: &mut Cx<'_>, request: &Request) {
+    fn on_leave(&mut self, _cx: &mut Cx, request: &Request) {
         self.windows.on_end(request.context.caller, true);
         self.count_refusal();
     }
 
-    fn on_report(&mut self, cx: &mut Cx<'_>, _backlog: &Backlog, context: &Context) {
-        let key = self.windows.hear(cx.now, context.caller);
-        let silence = key.and_then(|key| {
-            self.windows.on_sheds(key, context.sheds.count);
-            self.windows.on_report(cx.now, key, context.demand)
-        });
-        let sheds = self.still_shed(key, context.sheds);
-        self.offered.report(cx.now, sheds, silence.map(|span| span.min(self.holds)));
+    fn on_report(&mut self, cx: &mut Cx, _backlog: &Backlog, context: &Context) {
+        let (silence, told) = self.windows.on_report(cx.now, context);
+        self.on_sheds(cx.now, context.sheds, silence, told);
         if context.sheds.count > 0 {
             self.round.get_or_insert(Round::starting(cx.now));
         }
     }
 
-    fn on_gone(&mut self, cx: &mut Cx<'_>, caller: CallerId) {
+    fn on_gone(&mut self, cx: &mut Cx, caller: CallerId) {
         self.windows.on_gone(cx.now, caller);
     }
 
-    fn settle(&mut self, cx: &mut Cx<'_>, backlog: &Backlog) {
+    fn settle(&mut self, cx: &mut Cx, backlog: &Backlog) {
         let period = self.derived.period;
         for _ in 0..PERIODS_AT_ONCE {
             if self.period_ends > cx.now {
@@ -531,13 +534,7 @@ impl Admission for Tide {
         (self.windows.has_drained() || self.last() < Cursor::OPEN).then_some(self.period_ends)
     }
 
-    fn feedback(
-        &mut self,
-        cx: &mut Cx<'_>,
-        backlog: &Backlog,
-        caller: CallerId,
-        out: &mut Feedback,
-    ) {
+    fn feedback(&mut self, cx: &mut Cx, backlog: &Backlog, caller: CallerId, out: &mut Feedback) {
         self.windows.forget_silent(cx.now, cx.now - self.config.forget);
         let share = Share {
             total: self.pool.total(),
@@ -578,7 +575,7 @@ impl Admission for Tide {
 
     fn set_objective(&mut self, objective: Span) {
         self.derived = self.config.derive(objective);
-        self.waits.set_longest(self.derived.drop);
+        self.waits.set_objective(objective, self.derived.drop);
         self.pool.reconfigure(&self.config.pool(self.derived.target));
     }
 
@@ -586,7 +583,7 @@ impl Admission for Tide {
         self.windows.export()
     }
 
-    fn take_over(&mut self, cx: &mut Cx<'_>, issued: &[Issued]) {
+    fn take_over(&mut self, cx: &mut Cx, issued: &[Issued]) {
         self.windows.import(cx.now, issued);
         self.pool.raise_to(u32::try_from(self.windows.issued()).unwrap_or(u32::MAX));
     }

@@ -20,6 +20,9 @@ pub(super) struct Waits {
     /// How long before the objective requests have to start, in objectives; [`IN_TIME`] of those that
     /// start then are in time.
     lead: f64,
+    /// The latency objective, also in nanoseconds.
+    objective: Span,
+    objective_ns: f64,
     /// The longest predicted wait at which a request is let in.
     longest: Span,
     /// Mean time for which a request holds a slot, and for which those before us worked on it, in
@@ -49,10 +52,17 @@ const SERVICE_GAIN: f64 = 1.0 / 32.0;
 pub(super) const REFUSAL_NS: f64 = 2_000.0;
 
 impl Waits {
-    /// Nothing is known yet but the longest wait.
-    pub(super) fn new(longest: Span) -> Self {
+    /// Nothing is known yet but the objective and the longest wait.
+    pub(super) fn new(objective: Span, longest: Span) -> Self {
         let mean = || Ewma::new(SERVICE_GAIN);
-        Self { lead: 0.0, longest, service: mean(), before: mean() }
+        let objective_ns = objective.as_nanos_f64().max(1.0);
+        Self { lead: 0.0, objective, objective_ns, longest, service: mean(), before: mean() }
+    }
+
+    /// There is another objective, and another longest wait until more is learned.
+    pub(super) fn set_objective(&mut self, objective: Span, longest: Span) {
+        (self.objective, self.objective_ns) = (objective, objective.as_nanos_f64().max(1.0));
+        self.longest = longest;
     }
 
     /// Sets the longest wait, until more is learned.
@@ -61,19 +71,20 @@ impl Waits {
     }
 
     /// A request was served that held a slot for `request.attained`.
-    pub(super) fn add(&mut self, request: &Request, objective: Span) {
+    pub(super) fn add(&mut self, request: &Request) {
         let Request { context: Context { deadline, progress, .. }, arrived, attained, .. } =
             request;
         let spare = match *deadline {
             Instant::FAR => 0.0,
-            deadline => deadline.since(*arrived).ratio(objective) - 1.0,
+            deadline => deadline.since(*arrived).as_nanos_f64() / self.objective_ns - 1.0,
         };
-        let needed = attained.ratio(objective) - spare;
+        let attained = attained.as_nanos_f64();
+        let needed = attained / self.objective_ns - spare;
         let step = if needed > self.lead { IN_TIME } else { IN_TIME - 1.0 };
         self.lead = (self.lead + STEP * step).clamp(0.0, 1.0);
-        self.service.add(attained.as_nanos() as f64);
+        self.service.add(attained);
         if progress.elapsed > Span::ZERO || self.before.get().is_some() {
-            self.before.add(progress.elapsed.as_nanos() as f64);
+            self.before.add(progress.elapsed.as_nanos_f64());
         }
     }
 
@@ -81,17 +92,10 @@ impl Waits {
     /// requests are served per nanosecond; the wait that is predicted for one behind n that differ by
     /// `variability` is off by √(variability ÷ n) of itself. Where arrivals vary by
     /// `dispersion`, the queue does by its root.
-    pub(super) fn learn(
-        &mut self,
-        objective: Span,
-        most: Span,
-        pace: f64,
-        variability: f64,
-        dispersion: f64,
-    ) {
-        let room = pace * most.as_nanos() as f64;
+    pub(super) fn learn(&mut self, most: Span, pace: f64, variability: f64, dispersion: f64) {
+        let room = pace * most.as_nanos_f64();
         let error = (variability / room.max(1.0)).sqrt().min(1.0);
-        let in_time = objective.scale((1.0 - self.lead) / (1.0 + error));
+        let in_time = self.objective.scale((1.0 - self.lead) / (1.0 + error));
         let least = most.scale(LEAST.max(ROOM * dispersion.sqrt() / room.max(1.0)));
         self.longest = in_time.max(least).min(most);
     }
@@ -108,7 +112,8 @@ impl Waits {
     }
 
     /// The age up to which it makes sense to start a request.
-    pub(super) fn latest_start(&self, request: &Request, objective: Span) -> Span {
+    pub(super) fn latest_start(&self, request: &Request) -> Span {
+        let objective = self.objective;
         let Some(own) = self.own_latest_start(request) else { return objective };
         objective.max(objective.scale(WORKED_FOR).min(own))
     }
@@ -120,7 +125,7 @@ impl Waits {
         if progress.elapsed == Span::ZERO || deadline == Instant::FAR {
             return None;
         }
-        let service = Span::from_nanos(self.service.get().unwrap_or(0.0) as u64);
+        let service = Span::from_nanos_f64(self.service.get().unwrap_or(0.0));
         Some(deadline.since(request.arrived).saturating_sub(service))
     }
 
@@ -158,16 +163,16 @@ mod tests {
 
     /// After requests that take `mean` on average, exponentially.
     fn after(mean: Span, deadline: Instant) -> Waits {
-        let (mut waits, mut rng) = (Waits::new(MOST), Rng::new(1));
+        let (mut waits, mut rng) = (Waits::new(OBJECTIVE, MOST), Rng::new(1));
         for _ in 0..20_000 {
             let took = mean.scale(-(1.0 - rng.unit()).ln());
-            waits.add(&request(took, deadline, Span::ZERO), OBJECTIVE);
+            waits.add(&request(took, deadline, Span::ZERO));
         }
         waits
     }
 
     fn longest(mut waits: Waits, pace: f64, variability: f64) -> Span {
-        waits.learn(OBJECTIVE, MOST, pace, variability, 1.0);
+        waits.learn(MOST, pace, variability, 1.0);
         waits.longest()
     }
 
@@ -206,7 +211,7 @@ mod tests {
         let (worked, far) = (Span::from_millis(1), Instant::ZERO + OBJECTIVE.scale(3.0));
         let later = |deadline, before| {
             let request = request(Span::ZERO, deadline, before);
-            let latest = waits.latest_start(&request, OBJECTIVE);
+            let latest = waits.latest_start(&request);
             (waits.longest_for(&request) > MOST, latest > OBJECTIVE)
         };
         assert_eq!(later(far, worked), (true, true));
@@ -218,13 +223,13 @@ mod tests {
 
     #[test]
     fn a_refusal_costs_what_was_done_before_it() {
-        let mut waits = Waits::new(MOST);
+        let mut waits = Waits::new(OBJECTIVE, MOST);
         assert_eq!((waits.price(), waits.messages()), (1.0, 2.0), "nothing is known");
-        waits.add(&request(Span::from_millis(1), Instant::FAR, Span::ZERO), OBJECTIVE);
+        waits.add(&request(Span::from_millis(1), Instant::FAR, Span::ZERO));
         assert_eq!((waits.price(), waits.messages()), (0.002, 1002.0));
         for _ in 0..1000 {
             let request = request(Span::from_millis(1), Instant::FAR, Span::from_millis(2));
-            waits.add(&request, OBJECTIVE);
+            waits.add(&request);
         }
         assert!((waits.price() - 2.002).abs() < 1e-6);
     }
