@@ -238,7 +238,7 @@ impl Learner {
         self.evidence += 1.0;
         self.mean += (service - self.mean) * (1.0 / self.evidence).max(GAIN);
         self.undecided += 1;
-        if self.evidence >= FIRST && self.undecided < EVERY {
+        if self.evidence > FIRST && self.undecided < EVERY {
             return None;
         }
         self.undecided = 0;
@@ -350,6 +350,16 @@ mod tests {
         assert_eq!(learn(&mut learner, 40, served(4)).0, Span::from_millis(130));
         let mut quick = Learner::new();
         assert_eq!(learn(&mut quick, 40, served(0)), (FLOOR, Because::Floor { mean: Span::ZERO }));
+    }
+
+    /// However many there were under load before, and whether or not more follow.
+    #[test]
+    fn as_many_unloaded_requests_as_are_needed_decide() {
+        let mut learner = Learner::new();
+        learn(&mut learner, 64, Finish { waiting: 1, ..served(100) });
+        assert_eq!(learner.current().0, Span::from_millis(400));
+        assert_eq!(learn(&mut learner, FIRST as u32 - 1, served(1)).0, Span::from_millis(400));
+        assert_eq!(learn(&mut learner, 1, served(1)).0, FLOOR);
     }
 
     #[test]

@@ -63,14 +63,14 @@ impl fmt::Display for Instant {
     }
 }
 
-/// A whole number to calculate with. Processors convert signed numbers in one instruction and unsigned ones in
-/// several; nothing here is so large that it differs.
+/// A whole number to calculate with, at most 2⁶³. Processors convert signed numbers in one instruction and unsigned ones in
+/// several.
 pub(crate) const fn float(whole: u64) -> f64 {
     let signed = whole as i64;
     (if signed < 0 { i64::MAX } else { signed }) as f64
 }
 
-/// The whole part of what a calculation gave, zero if it is negative or NaN. As [`float`], for the same reason.
+/// The whole part of what a calculation gave, zero if it is negative or NaN; as [`float`], at most 2⁶³, for the same reason.
 pub(crate) const fn whole(float: f64) -> u64 {
     let signed = float as i64;
     if signed < 0 { 0 } else { signed as u64 }

@@ -41,7 +41,8 @@ impl Index {
     pub(super) fn insert(&mut self, caller: CallerId, key: Key) {
         if 2 * (self.len + 1) > self.places.len() {
             let larger = vec![FREE; 2 * self.places.len()];
-            for place in std::mem::replace(&mut self.places, larger) {
+            let places = std::mem::replace(&mut self.places, larger);
+            for place in places.into_iter().filter(|place| *place != FREE) {
                 let at = self.find(place.0);
                 self.places[at] = place;
             }
@@ -52,19 +53,27 @@ impl Index {
         self.len += 1;
     }
 
-    /// Takes a caller out and returns its key. Those behind it move up, or would not be found.
+    /// Takes a caller out and returns its key. Those behind it move up as far as they may, or would not be found.
     pub(super) fn remove(&mut self, caller: CallerId) -> Key {
-        let mut at = self.find(caller);
-        let key = std::mem::replace(&mut self.places[at], FREE).1;
-        self.len -= usize::from(key != Key::NOWHERE);
+        let mask = self.places.len() - 1;
+        let mut hole = self.find(caller);
+        let key = std::mem::replace(&mut self.places[hole], FREE).1;
+        if key == Key::NOWHERE {
+            return key;
+        }
+        self.len -= 1;
+        let mut at = hole;
         loop {
-            at = (at + 1) & (self.places.len() - 1);
-            let place = std::mem::replace(&mut self.places[at], FREE);
+            at = (at + 1) & mask;
+            let place = self.places[at];
             if place == FREE {
                 return key;
             }
-            let nearer = self.find(place.0);
-            self.places[nearer] = place;
+            let from_home = at.wrapping_sub(mixed(place.0) as usize) & mask;
+            if from_home >= at.wrapping_sub(hole) & mask {
+                self.places.swap(hole, at);
+                hole = at;
+            }
         }
     }
 
@@ -82,7 +91,7 @@ impl Index {
 /// Caller ids are random numbers already; mixing them once keeps chosen ones from piling up.
 #[inline]
 const fn mixed(caller: CallerId) -> u64 {
-    caller.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
+    (caller.0 ^ caller.0 >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
 }
 
 #[cfg(test)]

@@ -177,7 +177,7 @@ impl Windows {
         (Some(holder), silent)
     }
 
-    /// A caller that was just heard has told less demand than it has credits for, or waited for them.
+    /// The window of a caller that was just heard is not what its demand says, or it was among the drained.
     #[cold]
     pub(crate) fn follow(&mut self, now: Instant, caller: CallerId) {
         let key = self.places.get(caller);

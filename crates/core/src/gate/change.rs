@@ -1,5 +1,5 @@
-//! Changes of a gate that is in use: another configuration, another unit of cost. Nothing that is
-//! inside is lost, nothing is granted twice.
+//! Changes of a gate that is in use: another configuration. Nothing that is inside is lost, nothing is
+//! granted twice.
 
 use super::{Gate, GateConfig, State};
 use crate::admission::Issued;
@@ -87,6 +87,7 @@ impl Gate {
         self.unranked.clear();
         self.backlog = Backlog::new(needs.ages);
         self.backlog.set_other_stages(self.driver_stages, self.slots.excess());
+        self.backlog.on_free(self.running);
         for request in waiting {
             let weight = self.costs.weight(request.cost);
             self.backlog.on_enqueue(now, request.id.index(), request.arrived, weight);

@@ -486,7 +486,7 @@ impl Gate {
 
     // === the step ===
 
-    /// Starts as much as there are free slots for, and works out what to tell callers. Afterwards
+    /// Starts as much as there are free slots for, and notes whom to tell what has changed. Afterwards
     /// the actions wait in [`poll`](Self::poll).
     pub fn dispatch(&mut self, now: Instant) {
         self.dispatch_at_most(now, u32::MAX);
@@ -641,21 +641,20 @@ impl Gate {
                 self.turn_out(now, id, &request.context, rejection);
             }
             Verdict::Admit | Verdict::Degrade => {
-                let Context { rank, workflow, .. } = request.context;
                 entry.degraded |= verdict == Verdict::Degrade;
                 entry.state = State::Running;
                 (entry.started, entry.beside) = (now, self.running);
-                let degraded = entry.degraded;
-                let first = !std::mem::replace(&mut entry.begun, true);
+                let (degraded, context) = (entry.degraded, &entry.request.context);
+                self.cx.events.push(now, || Event::Start { rank: context.rank, sojourn });
                 if let Some(control) = &mut self.control {
-                    control.take_slot(now, workflow);
-                    if first {
-                        control.on_start(workflow);
+                    control.take_slot(now, context.workflow);
+                    if !entry.begun {
+                        control.on_start(context.workflow);
                     }
                 }
+                entry.begun = true;
                 self.dequeue(now, id, true);
                 self.running += 1;
-                self.cx.events.push(now, || Event::Start { rank, sojourn });
                 self.due.push_back(Due::Start { id, degraded });
             }
         }
