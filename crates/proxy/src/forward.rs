@@ -185,7 +185,7 @@ async fn forward(
     let limit =
         (context.deadline != Instant::FAR).then(|| Duration::from(context.deadline.since(now)));
     let (head, patience) = (request.method() == Method::HEAD, settings.body_timeout.into());
-    match settings.upstreams.send(now, request, limit).await {
+    match settings.upstreams.send(|| worker.gate.now(), request, limit).await {
         Ok((response, call)) => {
             sent.answered(&response);
             span.answered(call.address(), response.status());
@@ -198,8 +198,8 @@ async fn forward(
         }
         Err(failure) => {
             sent.failed();
-            // A slow client says nothing about the service: the entry is dropped.
-            if !matches!(failure, Failure::Slow) {
+            // A client that does not send its request says nothing about the service: the entry is dropped.
+            if !failure.is_the_clients() {
                 entry.finish(worker.gate.now(), Outcome::Fail);
             }
             let answer = fail(worker, &failure);
@@ -290,13 +290,14 @@ fn tunnel(
     Response::from_parts(parts, ProxyBody::empty())
 }
 
-/// Our own 502, 504 or 408.
+/// Our own 502, 504, 408 or 400.
 fn fail(worker: &Worker, failure: &Failure) -> Answer {
     let (status, counter) = match failure {
         Failure::Connect(_) => (StatusCode::BAD_GATEWAY, &worker.counters.connect_failures),
         Failure::Broken(_) => (StatusCode::BAD_GATEWAY, &worker.counters.broken),
         Failure::Late => (StatusCode::GATEWAY_TIMEOUT, &worker.counters.late),
         Failure::Slow => (StatusCode::REQUEST_TIMEOUT, &worker.counters.slow_clients),
+        Failure::Client(_) => (StatusCode::BAD_REQUEST, &worker.counters.broken_uploads),
     };
     counter.add(1);
     plain(status, format!("{failure}\n"))

@@ -2,7 +2,8 @@
 //!
 //! 1. Passive: an upstream that fails `eject_after` times in a row (no connection, broken off, no answer
 //!    in time) is out for `eject_for`, the next time for twice as long, up to [`LONGEST_OUT`]. One answer
-//!    and it is as good as new. Refusals are no failures: they are answers.
+//!    and it is as good as new. Refusals are no failures: they are answers. Nor is what the client is to blame for: an upload
+//!    that breaks off, or a deadline of its own shorter than the `timeout` of a question.
 //! 2. Active, if there is a path to ask for: every `interval`, whoever has not answered a request since
 //!    the last time is asked; busy ones show their health anyway. While no requests come at all,
 //!    everybody is asked only every [`IDLE_INTERVAL`], so that many idle sidecars are no load.
@@ -90,9 +91,12 @@ impl Peer {
         }
     }
 
-    /// No answer.
+    /// No answer. While it is out, what was sent before fails too, and is no news.
     pub(crate) fn on_failure(&self, now: Instant, config: &HealthConfig) {
         self.failures.fetch_add(1, Ordering::Relaxed);
+        if now.as_nanos() < self.out_until.load(Ordering::Relaxed) {
+            return;
+        }
         let in_a_row = self.in_a_row.fetch_add(1, Ordering::Relaxed) + 1;
         if config.eject_after == 0 || in_a_row < config.eject_after {
             return;
@@ -299,15 +303,17 @@ mod tests {
         assert!(peer.is_in(at(1)), "never in a row");
         fail(at(1));
         assert!(!peer.is_in(at(10)) && peer.is_in(at(11)));
+        (0..9).for_each(|_| fail(at(2)));
+        assert!(peer.is_in(at(11)), "what was in flight fails with it");
         fail(at(11));
         assert!(!peer.is_in(at(30)) && peer.is_in(at(31)));
-        (0..20).for_each(|_| fail(at(31)));
-        assert!(peer.is_in(at(331)), "never longer than that");
-        fail(at(400));
+        (0..20).for_each(|n| fail(at(31 + 300 * n)));
+        assert!(!peer.is_in(at(6_030)) && peer.is_in(at(6_031)), "never longer than that");
+        fail(at(7_000));
         peer.on_answer();
-        assert!(peer.is_in(at(400)), "one answer and it is as good as new");
-        fail(at(400));
-        assert!(peer.is_in(at(410)));
+        assert!(peer.is_in(at(7_000)), "one answer and it is as good as new");
+        fail(at(7_000));
+        assert!(peer.is_in(at(7_010)));
     }
 
     #[test]

@@ -135,6 +135,8 @@ pub(crate) struct Counters {
     pub(crate) too_fast: Counter,
     /// Heads and bodies that were not sent, and answers that were not taken, in time.
     pub(crate) slow_clients: Counter,
+    /// Requests that their clients broke off while they were sent.
+    pub(crate) broken_uploads: Counter,
     /// Client connections on which no TLS came about.
     pub(crate) tls_failures: Counter,
     /// Client connections open.

@@ -244,7 +244,7 @@ impl Snapshot<'_> {
 fn plain_counters(
     counters: &Counters,
     metrics: &Metrics,
-) -> [(&'static str, &'static str, u64); 10] {
+) -> [(&'static str, &'static str, u64); 11] {
     [
         ("connections_accepted", "Client connections accepted.", counters.accepted.get()),
         ("accept_failures", "Accepts that failed.", counters.accept_failures.get()),
@@ -254,6 +254,11 @@ fn plain_counters(
             "slow_clients",
             "Requests that were not sent, and answers that were not taken, in time.",
             counters.slow_clients.get(),
+        ),
+        (
+            "broken_uploads",
+            "Requests whose clients broke off, or sent what is no HTTP, within the body.",
+            counters.broken_uploads.get(),
         ),
         ("tls_failures", "Client connections without TLS.", counters.tls_failures.get()),
         ("malformed_contexts", "Contexts that could not be read.", counters.malformed.get()),

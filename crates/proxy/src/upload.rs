@@ -19,7 +19,7 @@ use crate::inbound::Inbound;
 /// the slowest modem had. Who is slower holds a slot to no use.
 const SLOWEST: u64 = 1_000;
 
-/// A body that may be as long as it likes, but not as slow.
+/// A body that may be as long as it likes, but not as slow until it is answered.
 #[derive(Debug)]
 pub(crate) struct Upload {
     body: Inbound,
@@ -39,6 +39,10 @@ pub(crate) struct Flow {
     moved: AtomicBool,
     /// Whether it was given up.
     slow: AtomicBool,
+    /// Whether the client broke it off, or sent what is no body.
+    broken: AtomicBool,
+    /// Whether the answer has begun.
+    answered: AtomicBool,
 }
 
 impl Flow {
@@ -50,6 +54,16 @@ impl Flow {
     /// Whether it was too slow.
     pub(crate) fn is_slow(&self) -> bool {
         self.slow.load(Ordering::Relaxed)
+    }
+
+    /// Whether the client broke it off.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Relaxed)
+    }
+
+    /// The answer has begun: from now on both sides may take the time they like, as where they talk to each other.
+    pub(crate) fn on_answer(&self) {
+        self.answered.store(true, Ordering::Relaxed);
     }
 }
 
@@ -101,11 +115,15 @@ impl Body for Upload {
         match &frame {
             Poll::Ready(piece) => {
                 flow.moved.store(true, Ordering::Relaxed);
-                if let Some(Ok(piece)) = piece {
-                    self.bytes += piece.data_ref().map_or(0, |data| data.len() as u64);
+                match piece {
+                    Some(Ok(piece)) => {
+                        self.bytes += piece.data_ref().map_or(0, |data| data.len() as u64);
+                    }
+                    Some(Err(_)) => flow.broken.store(true, Ordering::Relaxed),
+                    None => {}
                 }
             }
-            Poll::Pending if self.is_late(cx) => {
+            Poll::Pending if !flow.answered.load(Ordering::Relaxed) && self.is_late(cx) => {
                 flow.slow.store(true, Ordering::Relaxed);
                 return Poll::Ready(Some(Err(TooSlow.into())));
             }

@@ -116,6 +116,15 @@ pub(crate) enum Failure {
     Late,
     /// The client did not send its request in time.
     Slow,
+    /// The client broke off, or what it sent was not HTTP.
+    Client(io::Error),
+}
+
+impl Failure {
+    /// Whether it says nothing about the upstream.
+    pub(crate) fn is_the_clients(&self) -> bool {
+        matches!(self, Self::Slow | Self::Client(_))
+    }
 }
 
 impl fmt::Display for Failure {
@@ -125,6 +134,7 @@ impl fmt::Display for Failure {
             Self::Broken(error) => write!(f, "the upstream broke off: {error}"),
             Self::Late => f.write_str("the upstream did not answer in time"),
             Self::Slow => f.write_str("the request did not come in time"),
+            Self::Client(error) => write!(f, "the request broke off: {error}"),
         }
     }
 }
@@ -176,11 +186,12 @@ impl Upstreams {
     /// of it was sent, another connection and another upstream may be tried.
     pub(crate) async fn send(
         &self,
-        now: Instant,
+        clock: impl Fn() -> Instant,
         request: &mut Request<Upload>,
         limit: Option<Duration>,
     ) -> Result<(Response<Source>, Call), Failure> {
         let mut failure = None;
+        let now = clock();
         for upstream in self.order(now) {
             let mut call = upstream.begin(now, self.idle_timeout);
             loop {
@@ -209,15 +220,25 @@ impl Upstreams {
                         }
                         call.sender = upstream.lane().shared();
                     }
-                    // Says nothing about the upstream: the call is dropped.
-                    Err((false, Failure::Slow)) => return Err(Failure::Slow),
+                    // The call is dropped.
+                    Err((false, error)) if error.is_the_clients() => return Err(error),
                     Err((false, error)) => {
-                        call.failed(now, &self.health);
+                        let now = clock();
+                        let late = matches!(error, Failure::Late);
+                        if late {
+                            upstream.doubt(&call);
+                        }
+                        // A client that does not wait for long is no witness.
+                        let patience = Duration::from(now.since(call.begun));
+                        let enough = self.response_timeout.min(self.health.timeout.into());
+                        if !late || patience >= enough {
+                            call.failed(now, &self.health);
+                        }
                         return Err(error);
                     }
                 }
             }
-            call.failed(now, &self.health);
+            call.failed(clock(), &self.health);
         }
         Err(failure.unwrap_or_else(|| Failure::Connect(io::ErrorKind::AddrNotAvailable.into())))
     }
@@ -234,13 +255,16 @@ impl Upstreams {
         let wait = limit.map_or(self.response_timeout, |limit| limit.min(self.response_timeout));
         loop {
             match timeout(wait, answer.as_mut()).await {
-                Ok(Ok(response)) => return Ok(response),
+                Ok(Ok(response)) => {
+                    flow.iter().for_each(|flow| flow.on_answer());
+                    return Ok(response);
+                }
                 Ok(Err(Unanswered { error, again })) => {
-                    let failure = match flow.as_ref().is_some_and(|flow| flow.is_slow()) {
-                        true => Failure::Slow,
-                        false => Failure::Broken(error),
-                    };
-                    return Err((again, failure));
+                    return Err(match flow {
+                        Some(flow) if flow.is_slow() => (false, Failure::Slow),
+                        Some(flow) if flow.is_broken() => (false, Failure::Client(error)),
+                        _ => (again, Failure::Broken(error)),
+                    });
                 }
                 // A long upload is not a slow answer, unless the request has a deadline.
                 Err(_) if limit.is_none() && flow.as_ref().is_some_and(|flow| flow.moved()) => {}
@@ -365,11 +389,13 @@ struct Lane {
     idle: VecDeque<(Box<Connection>, Instant)>,
     /// The connection that all requests share, where the upstream speaks HTTP/2.
     shared: Option<http2::SendRequest<Upload>>,
+    /// Answers that came, for whoever wonders whether the connection still lives.
+    answers: u64,
 }
 
 impl Upstream {
     fn new(peer: Arc<Peer>, now: Instant) -> Self {
-        let lane = Lane { load: Load::new(now), idle: VecDeque::new(), shared: None };
+        let lane = Lane { load: Load::new(now), idle: VecDeque::new(), shared: None, answers: 0 };
         Self { peer, lane: Mutex::new(lane) }
     }
 
@@ -387,9 +413,19 @@ impl Upstream {
         let mut lane = self.lane();
         lane.load.on_send();
         let sender = lane.take(now, idle_timeout);
+        let answers = lane.answers;
         drop(lane);
         self.peer.on_send();
-        Call { upstream: Arc::clone(self), sender, begun: now, ended: false }
+        Call { upstream: Arc::clone(self), sender, begun: now, answers, ended: false }
+    }
+
+    /// A call was not answered, and none since it began: whoever comes next does not share its connection. One that a firewall
+    /// has forgotten swallows what is sent for a quarter of an hour.
+    fn doubt(&self, call: &Call) {
+        let mut lane = self.lane();
+        if lane.answers == call.answers {
+            lane.shared = None;
+        }
     }
 
     async fn connect(
@@ -472,6 +508,8 @@ pub(crate) struct Call {
     upstream: Arc<Upstream>,
     sender: Option<Sender>,
     begun: Instant,
+    /// Answers that had come by then.
+    answers: u64,
     ended: bool,
 }
 
@@ -483,6 +521,7 @@ impl Call {
         self.upstream.peer.on_end();
         self.upstream.peer.on_answer();
         let mut lane = self.upstream.lane();
+        lane.answers += 1;
         if refused {
             lane.load.on_refusal(now);
         } else {

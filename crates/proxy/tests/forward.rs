@@ -28,6 +28,29 @@ fn last(seen: &Mutex<Vec<Reply>>) -> Reply {
     seen.lock().unwrap().last().expect("the upstream was asked").clone()
 }
 
+/// Once the answer has begun, both sides may take their time: that is how they talk to each other.
+#[test]
+fn a_conversation_lasts_longer_than_an_upload_may() {
+    let upstream = Upstream::raw(|mut client| {
+        client.head().expect("a request");
+        client.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\none\r\n");
+        let mut said = [0; 8];
+        client.stream.read_exact(&mut said).expect("the client goes on");
+        assert_eq!(&said, b"3\r\nand\r\n");
+        client.send("3\r\ntwo\r\n0\r\n\r\n");
+    });
+    let sidecar = Sidecar::start("[proxy]\nbody_timeout = '50ms'\n", &[upstream.address]);
+    let mut client = sidecar.client();
+    client.send("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n");
+    let mut begun = client.head().expect("an answer");
+    assert_eq!(begun.status(), 200);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    client.send("3\r\nand\r\n");
+    begun.body.resize(b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n".len(), 0);
+    client.stream.read_exact(&mut begun.body).expect("all of the answer");
+    assert_eq!(begun.text(), "3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n");
+}
+
 #[test]
 fn a_request_and_its_answer_pass_unharmed() {
     let answer = "HTTP/1.1 201 Created\r\nconnection: keep-alive, x-hop\r\nx-hop: 1\r\nx-kept: a, b\r\n\

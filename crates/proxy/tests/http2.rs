@@ -159,3 +159,36 @@ async fn either_version_meets_the_other() {
     assert_eq!(body, "4 of HTTP/1.1");
     tokio::task::spawn_blocking(move || drop(sidecar)).await.expect("it ends");
 }
+
+/// A firewall forgets connections without a word to either side.
+#[tokio::test]
+async fn a_connection_that_has_gone_silent_is_not_used_for_ever() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    tokio::spawn(async move {
+        let mut connections = Vec::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            let silent_after = if connections.is_empty() { 1 } else { usize::MAX };
+            connections.push(tokio::spawn(async move {
+                let mut connection = h2::server::handshake(stream).await.expect("HTTP/2");
+                let mut kept = Vec::new();
+                while let Some(Ok((_, mut respond))) = connection.accept().await {
+                    if kept.len() < silent_after {
+                        respond.send_response(Response::new(()), true).expect("an answer");
+                    }
+                    kept.push(respond);
+                }
+            }));
+        }
+    });
+    let config =
+        "[proxy]\nthreads = 1\nresponse_timeout = '100ms'\n[proxy.health]\neject_after = 0\n";
+    let mut file = file(config, &[address]);
+    file.proxy.upstreams = vec![format!("h2c://{address}").parse().expect("an address")];
+    let sidecar = Sidecar::with_source(file, None);
+    let statuses = tokio::task::spawn_blocking(move || {
+        let mut client = sidecar.client();
+        [(); 4].map(|()| client.get("/", "").status())
+    });
+    assert_eq!(statuses.await.expect("no panic"), [200, 504, 200, 200]);
+}

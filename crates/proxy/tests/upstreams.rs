@@ -49,6 +49,37 @@ fn an_upstream_that_only_fails_is_out_and_nobody_notices() {
     assert_eq!(sidecar.admin("/readyz").status(), 200);
 }
 
+/// One failure puts an upstream out, and no client can cause any.
+const STRICT: &str = "[proxy]\nthreads = 1\n[proxy.health]\neject_after = 1\neject_for = '5min'\n";
+
+#[test]
+fn uploads_that_break_off_are_no_fault_of_the_upstream() {
+    let upstream = Upstream::start(|_| ok("served"));
+    let sidecar = Sidecar::start(STRICT, &[upstream.address]);
+    sidecar.client().send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\nabc");
+    let mut client = sidecar.client();
+    client.send("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n");
+    assert_eq!(client.reply().status(), 400);
+    sidecar.wait_for("both to be given up", |state| state["broken_uploads"] == 2);
+    let state = sidecar.state();
+    let peer = peer(&state, upstream.address);
+    assert_eq!((&peer["in"], &peer["failures"]), (&true.into(), &0.into()));
+    assert_eq!(state["upstream_failures"]["broken"], 0);
+}
+
+#[test]
+fn a_client_in_a_hurry_is_no_witness_against_an_upstream() {
+    let (barrier, upstream) = Upstream::held();
+    let sidecar = Sidecar::start(STRICT, &[upstream.address]);
+    let hurried = "x-envoy-expected-rq-timeout-ms: 40\r\n";
+    assert_eq!(sidecar.client().get("/slow", hurried).status(), 504);
+    assert_eq!(peer(&sidecar.state(), upstream.address)["in"], true);
+    let patient = "x-envoy-expected-rq-timeout-ms: 1100\r\n";
+    assert_eq!(sidecar.client().get("/slow", patient).status(), 504);
+    assert_eq!(peer(&sidecar.state(), upstream.address)["in"], false, "it does not answer");
+    barrier.open();
+}
+
 #[test]
 fn upstreams_are_asked_how_they_are() {
     let fine = Arc::new(AtomicBool::new(false));

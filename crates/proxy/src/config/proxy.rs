@@ -82,7 +82,7 @@ pub struct ProxyConfig {
     /// Longest time a client may take to say hello and to send the head of a request. Default 30 s
     /// (hyper's).
     pub header_timeout: Span,
-    /// Longest time a request's body may take, beyond a second for every thousand bytes; then the
+    /// Longest time a request's body may take until it is answered, beyond a second for every thousand bytes; then the
     /// client gets 408. Also the longest time in which a client takes nothing of an answer; then its
     /// connection is closed, or over HTTP/2 that request reset. Default 30 s, by judgement: as long as
     /// its head.
