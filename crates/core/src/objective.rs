@@ -177,8 +177,8 @@ pub(crate) struct Learner {
     mean: f64,
     /// Requests that the mean rests on.
     evidence: f64,
-    /// Those since it was last decided.
-    undecided: u32,
+    /// Those to come until it is decided anew.
+    rests: u32,
     /// Requests under load since the last batch, and the sum of their times in nanoseconds.
     loaded: (u32, f64),
     /// What half of the requests have left when they arrive, in nanoseconds.
@@ -196,7 +196,7 @@ impl Learner {
         Self {
             mean: 0.0,
             evidence: 0.0,
-            undecided: 0,
+            rests: 0,
             loaded: (0, 0.0),
             left: NO_DEADLINE,
             round_trip: 0.0,
@@ -237,11 +237,11 @@ impl Learner {
         self.loaded = (0, 0.0);
         self.evidence += 1.0;
         self.mean += (service - self.mean) * (1.0 / self.evidence).max(GAIN);
-        self.undecided += 1;
-        if self.evidence > FIRST && self.undecided < EVERY {
+        if self.rests > 0 {
+            self.rests -= 1;
             return None;
         }
-        self.undecided = 0;
+        self.rests = if self.evidence < FIRST { 0 } else { EVERY - 1 };
         self.decide()
     }
 

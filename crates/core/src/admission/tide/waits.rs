@@ -74,12 +74,11 @@ impl Waits {
     pub(super) fn add(&mut self, request: &Request) {
         let Request { context: Context { deadline, progress, .. }, arrived, attained, .. } =
             request;
-        let spare = match *deadline {
-            Instant::FAR => 0.0,
-            deadline => deadline.since(*arrived).as_nanos_f64() / self.objective_ns - 1.0,
-        };
         let attained = attained.as_nanos_f64();
-        let needed = attained / self.objective_ns - spare;
+        let mut needed = attained / self.objective_ns;
+        if *deadline != Instant::FAR {
+            needed -= deadline.since(*arrived).as_nanos_f64() / self.objective_ns - 1.0;
+        }
         let step = if needed > self.lead { IN_TIME } else { IN_TIME - 1.0 };
         self.lead = (self.lead + STEP * step).clamp(0.0, 1.0);
         self.service.add(attained);
