@@ -177,6 +177,19 @@ fn a_log_is_replayed() {
     let run: serde_json::Value =
         serde_json::from_str(out.lines().next().expect("a line")).expect("an object");
     assert_eq!((&run["plan"], &run["requests"]), (&"log".into(), &500.into()));
+    let (code, _, err) = tidegate(&[&args[..], &["--set", "load=3"]].concat());
+    assert_eq!(code, 2, "a run must not be told as what it is not");
+    assert!(err.contains("load has no meaning in a replay"), "{err}");
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_to_is_told_before_anything_is_simulated() {
+    let folder = Folder::new("out");
+    let taken = folder.file("taken", "a file");
+    let (code, out, err) =
+        tidegate(&["sim", &folder.file("plan.toml", "no plan"), "--out", &taken]);
+    assert_eq!((code, out.as_str()), (1, ""));
+    assert!(err.contains("cannot write to"), "{err}");
 }
 
 #[test]

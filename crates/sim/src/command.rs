@@ -90,6 +90,13 @@ pub fn replay(
     run_with(plan, options, progress)
 }
 
+/// Makes sure that reports can be written into `folder`.
+pub fn prepare(folder: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let probe = folder.join(".tidegate");
+    std::fs::write(&probe, "").and_then(|()| std::fs::remove_file(probe))
+}
+
 /// Writes reports into `folder`: `NAME.jsonl`, `NAME.csv`, `NAME.txt`, and with a series
 /// `NAME-series.csv`.
 pub fn write(folder: &Path, reports: &[Report]) -> std::io::Result<()> {

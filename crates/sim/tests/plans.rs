@@ -133,6 +133,14 @@ fn what_means_nothing_beside_tenants_is_told() {
     );
 }
 
+#[test]
+fn a_sweep_that_changes_nothing_is_told() {
+    let closed =
+        "policy = \"ideal\"\nload = [0.5, 2.0]\n[service]\n[workload]\narrivals = \"closed\"\n";
+    check_all(closed, &["line 2: load has no meaning in a closed loop"]);
+    assert!(problems(&closed.replace("[0.5, 2.0]", "0.5")).is_empty());
+}
+
 /// What it tells is worked out from one workload and one server.
 #[test]
 fn the_yardstick_told_needs_one_server_and_an_open_loop() {
@@ -294,6 +302,11 @@ time = "10us"
     assert_eq!(scenario.topology.services[0].time.mean.as_micros_f64(), 5.0);
     // Ten times service and round trip unless it is given.
     assert_eq!(scenario.slo.as_micros_f64(), 50.0);
+    // Whichever way the file has said it.
+    let counted = format!("requests = 1000000\n{text}");
+    let sets = ["duration=2s".to_owned()];
+    let plan = Plan::parse("counted", &counted, &sets, Path::new("")).unwrap();
+    assert_eq!(plan.points[0].scenario.duration.as_secs_f64(), 2.0);
 }
 
 #[test]

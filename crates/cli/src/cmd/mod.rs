@@ -80,7 +80,7 @@ pub(crate) enum Format {
     /// For people.
     #[default]
     Text,
-    /// For programs: one JSON object.
+    /// For programs: one JSON object per line.
     Json,
 }
 

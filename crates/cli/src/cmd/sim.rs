@@ -33,7 +33,8 @@ enum Other {
         /// Where to write it; stdout if missing. A file that is there is left alone.
         file: Option<PathBuf>,
     },
-    /// Replay a recorded log: what would these policies have done to it?
+    /// Replay a recorded log: what would these policies have done to it? Say what it was recorded at: `--set service.cores=8
+    /// --set callers=20 --set slo=200ms`; without, it is one core, one caller, and ten times a mean request and a round trip.
     Replay {
         /// Lines of `timestamp,workflow,business,user,service`: seconds, name, rank, microseconds.
         log: PathBuf,
@@ -54,7 +55,7 @@ struct Run {
     /// Set a value of the plan otherwise; may be given several times.
     #[arg(long = "set", value_name = "PATH=VALUE")]
     sets: Vec<String>,
-    /// Tell the course of every run too, in steps of this length: 20ms.
+    /// Tell the course of every run too, in steps of this length: 20ms. With `--format json` or `--out`.
     #[arg(long, value_name = "STEP")]
     series: Option<Span>,
     /// One answer for the runs of a point with several seeds: their mean.
@@ -92,11 +93,22 @@ impl Run {
         path: &Path,
         simulate: impl Fn(&Options, Tell<'_>) -> Result<Vec<Report>, PlanError>,
     ) -> Result<(), Error> {
+        let told = self.format == Format::Json || self.out.is_some();
+        if self.series.is_some() && !told {
+            eprintln!("--series is told with --format json or --out, and left out here");
+        }
+        let cannot = |folder: &Path, error| {
+            Error::Failed(format!("cannot write to {}: {error}", folder.display()))
+        };
+        // Before anything is simulated: nothing is to be lost for want of a folder.
+        if let Some(folder) = &self.out {
+            command::prepare(folder).map_err(|error| cannot(folder, error))?;
+        }
         let options = Options {
             plan: path.to_owned(),
             seed: self.seed,
             sets: self.sets,
-            series: self.series,
+            series: self.series.filter(|_| told),
             mean: self.mean,
             threads: self.threads,
         };
@@ -106,12 +118,11 @@ impl Run {
         drop(progress);
         let reports =
             reports.map_err(|error| Error::Input(format!("cannot simulate {name}\n{error}")))?;
-        if let Some(folder) = &self.out {
-            command::write(folder, &reports).map_err(|error| {
-                Error::Failed(format!("cannot write to {}: {error}", folder.display()))
-            })?;
+        print(self.format.render(&reports))?;
+        match &self.out {
+            Some(folder) => command::write(folder, &reports).map_err(|error| cannot(folder, error)),
+            None => Ok(()),
         }
-        print(self.format.render(&reports))
     }
 }
 

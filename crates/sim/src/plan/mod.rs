@@ -309,6 +309,15 @@ fn apply(table: &mut Table, text: &str, problems: &mut Problems) {
         sweep.insert(path.to_owned(), parsed);
         return problems.comes_from(&format!("sweep.{path}"), "--set");
     }
+    // Of two ways to say the same thing, that of the command line counts.
+    let twin = match path {
+        "duration" => "requests",
+        "requests" => "duration",
+        "warmup" => "warmup_requests",
+        "warmup_requests" => "warmup",
+        _ => "",
+    };
+    table.remove(twin);
     match set(table, path, parsed) {
         Ok(()) => problems.comes_from(path, "--set"),
         Err(reason) => problems.note("", &format!("--set {text}: {reason}")),

@@ -19,6 +19,9 @@ use crate::topology::Topology;
 use crate::workload::{Arrivals, CostByRank, Profile, Ranks, WorkloadSpec};
 use crate::world::Scenario;
 
+/// Why a key is not allowed.
+const IN_A_REPLAY: &str = "in a replay: the log says it, and workload.speed how fast";
+
 pub(super) fn read(
     table: &Table,
     values: Vec<(String, Value)>,
@@ -40,7 +43,20 @@ pub(super) fn read(
         if by_tenant {
             table.refuse_but(&["timeout", "ignoring"], BESIDE);
         }
+        if matches!(work.spec.arrivals, Arrivals::Replay(_)) {
+            table.refuse(&["ranks", "cost", "mix", "steps"], IN_A_REPLAY);
+        }
     });
+    match work.spec.arrivals {
+        Arrivals::Replay(_) => {
+            let offered = ["load", "rate", "requests", "warmup_requests"];
+            root.refuse(&offered, IN_A_REPLAY);
+        }
+        Arrivals::Closed { .. } if values.iter().any(|(path, _)| path == "load") => {
+            root.note("load", "has no meaning in a closed loop: sweep callers or workload.think");
+        }
+        _ => {}
+    }
     let tenants = read_tenants(&mut root, &mut work.names, &mut work.spec);
     if by_tenant {
         root.refuse(&["load", "rate", "callers", "requests", "warmup_requests"], BESIDE);

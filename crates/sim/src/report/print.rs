@@ -76,8 +76,11 @@ pub fn table(reports: &[Report]) -> String {
         .to_vec(),
     ];
     for report in reports {
+        let last = |path: &str| path.rsplit('.').next().unwrap_or(path).to_owned();
         let point = report.point.iter().map(|(path, value)| {
-            let name = path.rsplit('.').next().unwrap_or(path);
+            let short = last(path);
+            let alike = report.point.iter().filter(|(other, _)| last(other) == short).count();
+            let name = if alike > 1 { path } else { &short };
             format!("{name}={}", json(value).trim_matches('"'))
         });
         let quarters = report.success_by_quarter.map(|part| format!("{:.1}", part * 100.0));
