@@ -156,6 +156,12 @@ impl Plan {
             problems.note("seeds", &format!("= {seeds} is not allowed: 1 to {SEEDS}"));
         }
         let seeds = seeds.clamp(1, SEEDS) as u32;
+        let closed = table.get("workload").and_then(|table| table.get("arrivals"));
+        let swept = axes.iter().any(|(path, values)| path == "load" && values.len() > 1);
+        if swept && closed.and_then(Value::as_str) == Some("closed") {
+            problems
+                .note("load", "has no meaning in a closed loop: sweep callers or workload.think");
+        }
         let count: usize = axes.iter().map(|(_, values)| values.len()).product();
         if count > POINTS {
             problems.note("", &format!("the plan has {count} runs, at most {POINTS} are allowed"));

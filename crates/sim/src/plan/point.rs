@@ -47,15 +47,8 @@ pub(super) fn read(
             table.refuse(&["ranks", "cost", "mix", "steps"], IN_A_REPLAY);
         }
     });
-    match work.spec.arrivals {
-        Arrivals::Replay(_) => {
-            let offered = ["load", "rate", "requests", "warmup_requests"];
-            root.refuse(&offered, IN_A_REPLAY);
-        }
-        Arrivals::Closed { .. } if values.iter().any(|(path, _)| path == "load") => {
-            root.note("load", "has no meaning in a closed loop: sweep callers or workload.think");
-        }
-        _ => {}
+    if matches!(work.spec.arrivals, Arrivals::Replay(_)) {
+        root.refuse(&["load", "rate", "requests", "warmup_requests"], IN_A_REPLAY);
     }
     let tenants = read_tenants(&mut root, &mut work.names, &mut work.spec);
     if by_tenant {
