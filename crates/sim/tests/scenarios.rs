@@ -300,7 +300,10 @@ fn a_log_is_replayed() {
     std::fs::write(folder.join("log.csv"), lines.join("\n")).unwrap();
     let sets = ["workload.arrivals=\"replay\"", "workload.log=\"log.csv\"", "workload.speed=2.0"];
     let sets = sets.map(str::to_owned);
-    let text = SINGLE.replace("warmup = \"50ms\"", "").replace("duration = \"550ms\"", "");
+    let mut text = SINGLE.to_owned();
+    for said_by_the_log in ["load = 0.5", "warmup = \"50ms\"", "duration = \"550ms\""] {
+        text = text.replace(said_by_the_log, "");
+    }
     let plan = Plan::parse("replay", &text, &sets, &folder).unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
     let report = run_point(&plan, &plan.points[0], 1);
