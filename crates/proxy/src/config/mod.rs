@@ -167,8 +167,8 @@ mod tests {
             "proxy.idle_timeout",
             "proxy.trust",
             "proxy.user_header",
-            "proxy.rules.path",
-            "proxy.rules.business",
+            "proxy.rules.0.path",
+            "proxy.rules.0.business",
             "gate.queue_limit",
             "gate.admission.objective",
         ] {

@@ -173,7 +173,9 @@ impl ProxyConfig {
         problems.within("tls", |problems| self.tls.validate(problems));
         problems.within("health", |problems| self.health.validate(problems));
         problems.range("capacity", self.capacity, 0.0, 1e9);
-        self.rules.iter().for_each(|rule| rule.validate(problems));
+        for (at, rule) in self.rules.iter().enumerate() {
+            problems.within_item("rules", at, |problems| rule.validate(problems));
+        }
         self.spill.iter().for_each(|spill| spill.validate(problems));
         for (field, name) in
             [("user_header", &self.user_header), ("workflow_header", &self.workflow_header)]

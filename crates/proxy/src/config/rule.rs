@@ -63,15 +63,15 @@ impl Rule {
     /// Notes everything that is wrong with the parameters.
     pub(super) fn validate(&self, problems: &mut Problems) {
         let (business, path) = (self.business, self.path.as_deref().unwrap_or("/"));
-        problems.check("rules.business", business, business < Rank::BUSINESS, "0 to 63");
-        problems.check("rules.path", path, path.starts_with('/'), "a path begins with /");
+        problems.check("business", business, business < Rank::BUSINESS, "0 to 63");
+        problems.check("path", path, path.starts_with('/'), "a path begins with /");
         if let Some(name) = &self.header {
             let fine = name.parse::<HeaderName>().is_ok();
-            problems.check("rules.header", name, fine, "the name of a header");
+            problems.check("header", name, fine, "the name of a header");
         }
         let value = self.value.as_deref().unwrap_or_default();
         let fine = self.value.is_none() || self.header.is_some();
-        problems.check("rules.value", value, fine, "a value needs a header");
+        problems.check("value", value, fine, "a value needs a header");
     }
 }
 
