@@ -157,8 +157,11 @@ async fn forward(
     let scheme = settings.upstreams.scheme();
     let version = scheme.version();
     // HTTP/2 has other means for that, and no service speaks them without TLS.
-    let upgrade = version == config::Version::One && headers::wants_upgrade(request);
-    let client = upgrade.then(|| hyper::upgrade::on(&mut *request));
+    let upgrade = match version {
+        config::Version::One => headers::upgrade(request, &settings.upgrades),
+        config::Version::Two => None,
+    };
+    let client = upgrade.is_some().then(|| hyper::upgrade::on(&mut *request));
     let mut prepared = headers::prepare_request(request, peer, upgrade);
     if version == config::Version::Two {
         prepared = prepared.and_then(|()| headers::move_to_http2(request, scheme.is_secure()));

@@ -13,7 +13,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri,
 use http_body::Frame;
 
 /// Fields of one connection (RFC 9110, 7.6.1); the first names others.
-const HOP_BY_HOP: [&str; 5] = ["connection", "te", "keep-alive", "proxy-connection", "upgrade"];
+const HOP_BY_HOP: [&str; 6] =
+    ["connection", "te", "keep-alive", "proxy-connection", "upgrade", "http2-settings"];
 
 /// Which fields a message has of those that need care.
 #[derive(Clone, Copy, Debug, Default)]
@@ -93,7 +94,7 @@ pub(crate) fn date() -> HeaderValue {
 pub(crate) fn prepare_request<B>(
     request: &mut Request<B>,
     peer: &Peer,
-    upgrade: bool,
+    upgrade: Option<HeaderValue>,
 ) -> Result<(), Unfit> {
     if request.method() == Method::CONNECT {
         return Err(NO_TUNNELS);
@@ -104,12 +105,11 @@ pub(crate) fn prepare_request<B>(
         return Err(TWO_LENGTHS);
     }
     let takes_trailers = there.hop_by_hop[1] && has_token(headers, &TE, "trailers");
-    let protocol = if upgrade { headers.remove(UPGRADE) } else { None };
     remove(headers, there.hop_by_hop);
     if takes_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
-    if let Some(protocol) = protocol {
+    if let Some(protocol) = upgrade {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol);
     }
@@ -149,13 +149,18 @@ pub(crate) fn move_to_http2<B>(request: &mut Request<B>, secure: bool) -> Result
     Ok(())
 }
 
-/// Whether a request asks for another protocol on its connection. Tunnels of forward proxies
-/// (CONNECT) are not ours.
-pub(crate) fn wants_upgrade<B>(request: &Request<B>) -> bool {
-    request.version() == Version::HTTP_11
+/// The protocol that a request asks for on its connection, if it is one of `allowed`: in another,
+/// such as HTTP/2, more requests might follow that no gate sees. Tunnels of forward proxies (CONNECT)
+/// are not ours.
+pub(crate) fn upgrade<B>(request: &Request<B>, allowed: &[String]) -> Option<HeaderValue> {
+    let headers = request.headers();
+    let asked = request.version() == Version::HTTP_11
         && request.method() != Method::CONNECT
-        && request.headers().contains_key(UPGRADE)
-        && has_token(request.headers(), &CONNECTION, "upgrade")
+        && headers.contains_key(UPGRADE)
+        && has_token(headers, &CONNECTION, "upgrade");
+    let allowed = |word: &&str| allowed.iter().any(|known| known.eq_ignore_ascii_case(word));
+    let protocol = asked.then(|| tokens(headers, &UPGRADE).find(allowed)).flatten()?;
+    HeaderValue::from_str(protocol).ok()
 }
 
 /// Removes what is meant for one connection (RFC 9110, 7.6.1). Transfer-Encoding stays: the body
@@ -184,6 +189,7 @@ impl There {
                 "keep-alive" => there.hop_by_hop[2] = true,
                 "proxy-connection" => there.hop_by_hop[3] = true,
                 "upgrade" => there.hop_by_hop[4] = true,
+                "http2-settings" => there.hop_by_hop[5] = true,
                 "content-length" => there.length = true,
                 "x-forwarded-for" => there.forwarded_for = true,
                 _ => {}
@@ -287,13 +293,14 @@ mod tests {
                 ("x-private", "1"),
                 ("te", "gzip, trailers"),
                 ("upgrade", "h2c"),
+                ("http2-settings", "AAMAAABkAAQAoAAAAAIAAAAA"),
                 ("content-length", "3"),
                 ("x-forwarded-for", "1.1.1.1"),
                 ("x-forwarded-for", "2.2.2.2"),
                 ("cookie", "kept"),
             ],
         );
-        assert_eq!(prepare_request(&mut request, &peer(), false), Ok(()));
+        assert_eq!(prepare_request(&mut request, &peer(), None), Ok(()));
         let names = ["host", "te", "content-length", "x-forwarded-for", "cookie"];
         assert_eq!(request.headers().len(), names.len(), "{request:?}");
         let values = names.map(|name| get(&request, name));
@@ -302,13 +309,27 @@ mod tests {
     }
 
     #[test]
-    fn an_upgrade_keeps_its_protocol() {
-        let headers = [("host", "a"), ("connection", "keep-alive, Upgrade"), ("upgrade", "ws")];
-        let mut request = request(Version::HTTP_11, "/", &headers);
-        assert!(wants_upgrade(&request));
-        assert_eq!(prepare_request(&mut request, &peer(), true), Ok(()));
-        assert_eq!(get(&request, "connection"), Some("upgrade"));
-        assert_eq!(get(&request, "upgrade"), Some("ws"));
+    fn an_upgrade_keeps_its_protocol_if_that_is_allowed() {
+        let allowed = ["websocket".to_owned(), "spdy".to_owned()];
+        for (asked, kept) in [
+            ("websocket", Some("websocket")),
+            ("WebSocket", Some("WebSocket")),
+            ("h2c, websocket", Some("websocket")),
+            ("spdy, h2c", Some("spdy")),
+            ("h2c", None),
+            ("websocket/h2c", None),
+            ("", None),
+        ] {
+            let headers =
+                [("host", "a"), ("connection", "keep-alive, Upgrade"), ("upgrade", asked)];
+            let mut request = request(Version::HTTP_11, "/", &headers);
+            let protocol = upgrade(&request, &allowed);
+            assert_eq!(prepare_request(&mut request, &peer(), protocol), Ok(()));
+            assert_eq!(get(&request, "connection"), kept.map(|_| "upgrade"), "{asked}");
+            assert_eq!(get(&request, "upgrade"), kept, "{asked}");
+        }
+        let unnamed = request(Version::HTTP_11, "/", &[("upgrade", "websocket")]);
+        assert_eq!(upgrade(&unnamed, &allowed), None);
     }
 
     #[test]
@@ -316,7 +337,7 @@ mod tests {
         let peer = peer();
         let prepared = |version, uri, headers: &[_]| {
             let mut request = request(version, uri, headers);
-            prepare_request(&mut request, &peer, false).map(|()| request)
+            prepare_request(&mut request, &peer, None).map(|()| request)
         };
         for (version, uri, told, host, path) in [
             (Version::HTTP_2, "http://shop:81/a?b", &[][..], "shop:81", "/a?b"),
@@ -340,7 +361,7 @@ mod tests {
     fn what_cannot_be_passed_on_is_told_why() {
         let mut tunnel = request(Version::HTTP_2, "shop:443", &[]);
         *tunnel.method_mut() = Method::CONNECT;
-        assert_eq!(prepare_request(&mut tunnel, &peer(), false), Err(NO_TUNNELS));
+        assert_eq!(prepare_request(&mut tunnel, &peer(), None), Err(NO_TUNNELS));
         for (lengths, result) in [
             (&["5", "5", "5"][..], Ok(1)),
             (&["5"], Ok(1)),
@@ -350,7 +371,7 @@ mod tests {
         ] {
             let told: Vec<_> = lengths.iter().map(|length| ("content-length", *length)).collect();
             let mut request = request(Version::HTTP_2, "http://shop/", &told);
-            let prepared = prepare_request(&mut request, &peer(), false);
+            let prepared = prepare_request(&mut request, &peer(), None);
             let left = request.headers().get_all(CONTENT_LENGTH).iter().count();
             assert_eq!(prepared.map(|()| left), result, "{lengths:?}");
         }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use support::leaks::{conserved, files_at_rest, memory, wait_for_files};
 use support::{Barrier, Client, Sidecar, Upstream, ok};
+use tidegate_proxy::File;
 
 /// Every way that two servers have been known to disagree about where a request ends. What is left
 /// over after ours must never reach the upstream as a request of its own.
@@ -88,6 +89,45 @@ fn no_request_is_smuggled() {
     conserved(&sidecar);
     wait_for_files(before);
     assert_eq!(sidecar.client().get("/", "").text(), "served", "still there");
+}
+
+/// A service that changes to HTTP/2 when it is asked would then take requests that no gate has seen.
+#[test]
+fn no_connection_is_opened_past_the_gate() {
+    let upstream = Upstream::start(|request| {
+        let asked = ["upgrade", "http2-settings", "connection"].map(|name| request.header(name));
+        match asked {
+            [None, None, None] => ok("plain"),
+            [protocol, ..] => format!(
+                "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: {}\r\n\r\n",
+                protocol.unwrap_or_default()
+            ),
+        }
+    });
+    let sidecar = Sidecar::start("", &[upstream.address]);
+    let settings = "http2-settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n";
+    for asked in [
+        format!("connection: upgrade, http2-settings\r\nupgrade: h2c\r\n{settings}"),
+        format!("connection: Upgrade\r\nupgrade: H2C, h2c\r\n{settings}"),
+        "connection: upgrade\r\nupgrade: TLS/1.0\r\n".to_owned(),
+        settings.to_owned(),
+    ] {
+        let mut client = sidecar.client();
+        for _ in 0..2 {
+            let reply = client.get("/", &asked);
+            assert_eq!((reply.status(), reply.text()), (200, "plain".into()), "{asked}");
+        }
+    }
+    let one_of_two = "connection: upgrade\r\nupgrade: h2c, websocket\r\n";
+    let reply = sidecar.client().get("/", one_of_two);
+    assert_eq!((reply.status(), reply.header("upgrade")), (101, Some("websocket")));
+    let other = Sidecar::start("[proxy]\nupgrades = ['chat']\n", &[upstream.address]);
+    let reply = other.client().get("/", "connection: upgrade\r\nupgrade: chat\r\n");
+    assert_eq!((reply.status(), reply.header("upgrade")), (101, Some("chat")));
+    for wrong in ["h2c", "H2c", "two words", ""] {
+        let wrong = format!("[proxy]\nupgrades = ['{wrong}']\n");
+        assert!(File::parse(&wrong).is_err(), "{wrong}");
+    }
 }
 
 /// Half-open, silent, broken off, killed: clients are told, and nothing is left behind.
