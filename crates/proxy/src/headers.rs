@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TE, TRANSFER_ENCODING, UPGRADE};
+use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, HOST, TE, TRANSFER_ENCODING, UPGRADE};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version};
 use http_body::Frame;
@@ -22,6 +22,7 @@ struct There {
     /// As listed in [`HOP_BY_HOP`].
     hop_by_hop: [bool; HOP_BY_HOP.len()],
     length: bool,
+    cookie: bool,
     forwarded_for: bool,
 }
 
@@ -99,10 +100,14 @@ pub(crate) fn prepare_request<B>(
     if request.method() == Method::CONNECT {
         return Err(NO_TUNNELS);
     }
+    let version = request.version();
     let headers = request.headers_mut();
     let there = There::of(headers);
     if there.length && !agree_on_length(headers) {
         return Err(TWO_LENGTHS);
+    }
+    if there.cookie && version == Version::HTTP_2 {
+        join_cookies(headers);
     }
     let takes_trailers = there.hop_by_hop[1] && has_token(headers, &TE, "trailers");
     remove(headers, there.hop_by_hop);
@@ -191,6 +196,7 @@ impl There {
                 "upgrade" => there.hop_by_hop[4] = true,
                 "http2-settings" => there.hop_by_hop[5] = true,
                 "content-length" => there.length = true,
+                "cookie" => there.cookie = true,
                 "x-forwarded-for" => there.forwarded_for = true,
                 _ => {}
             }
@@ -230,6 +236,19 @@ fn agree_on_length(headers: &mut HeaderMap) -> bool {
     let first = first.clone();
     headers.insert(CONTENT_LENGTH, first);
     same
+}
+
+/// Makes one field of cookies that came one by one, as HTTP/2 allows and nothing else does (RFC 9113,
+/// 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let cookies = headers.get_all(COOKIE);
+    if cookies.iter().nth(1).is_none() {
+        return;
+    }
+    let cookies: Vec<&[u8]> = cookies.iter().map(HeaderValue::as_bytes).collect();
+    if let Ok(joined) = HeaderValue::from_bytes(&cookies.join(&b"; "[..])) {
+        headers.insert(COOKIE, joined);
+    }
 }
 
 fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
