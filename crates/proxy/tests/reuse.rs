@@ -57,10 +57,12 @@ fn what_changes_something_is_never_sent_twice() {
     let upstream = forgetful(&requests);
     let sidecar = Sidecar::start("", &[upstream.address]);
     let mut client = sidecar.client();
-    assert_eq!(client.get("/", "").status(), 200);
-    client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n");
-    assert_eq!(client.reply().status(), 502);
-    assert_eq!(requests.get(), 2);
+    for (method, sent) in [("POST", 2), ("PUT", 4), ("DELETE", 6)] {
+        assert_eq!(client.get("/", "").status(), 200);
+        client.send(&format!("{method} / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n"));
+        assert_eq!(client.reply().status(), 502, "{method}");
+        assert_eq!(requests.get(), sent, "{method}");
+    }
 }
 
 #[test]
