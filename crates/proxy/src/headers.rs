@@ -22,6 +22,7 @@ struct There {
     /// As listed in [`HOP_BY_HOP`].
     hop_by_hop: [bool; HOP_BY_HOP.len()],
     length: bool,
+    coding: bool,
     cookie: bool,
     forwarded_for: bool,
 }
@@ -47,6 +48,9 @@ pub(crate) type Unfit = (StatusCode, &'static str);
 const NO_HOST: Unfit = (StatusCode::BAD_REQUEST, "the request names no host\n");
 const TWO_HOSTS: Unfit = (StatusCode::BAD_REQUEST, "the request names two hosts\n");
 const TWO_LENGTHS: Unfit = (StatusCode::BAD_REQUEST, "the request has two lengths\n");
+/// The body would be passed on coded, and without the word that it is.
+const CODED: Unfit =
+    (StatusCode::NOT_IMPLEMENTED, "of transfer codings only chunked is understood here\n");
 /// Tunnels are those of forward proxies; an upgrade is another matter.
 const NO_TUNNELS: Unfit =
     (StatusCode::NOT_IMPLEMENTED, "CONNECT opens a tunnel, and there are none here\n");
@@ -105,6 +109,9 @@ pub(crate) fn prepare_request<B>(
     let there = There::of(headers);
     if there.length && !agree_on_length(headers) {
         return Err(TWO_LENGTHS);
+    }
+    if there.coding && !is_chunked(headers) {
+        return Err(CODED);
     }
     if there.cookie && version == Version::HTTP_2 {
         join_cookies(headers);
@@ -196,6 +203,7 @@ impl There {
                 "upgrade" => there.hop_by_hop[4] = true,
                 "http2-settings" => there.hop_by_hop[5] = true,
                 "content-length" => there.length = true,
+                "transfer-encoding" => there.coding = true,
                 "cookie" => there.cookie = true,
                 "x-forwarded-for" => there.forwarded_for = true,
                 _ => {}
@@ -236,6 +244,12 @@ fn agree_on_length(headers: &mut HeaderMap) -> bool {
     let first = first.clone();
     headers.insert(CONTENT_LENGTH, first);
     same
+}
+
+fn is_chunked(headers: &HeaderMap) -> bool {
+    let mut codings = tokens(headers, &TRANSFER_ENCODING);
+    codings.next().is_some_and(|first| first.eq_ignore_ascii_case("chunked"))
+        && codings.next().is_none()
 }
 
 /// Makes one field of cookies that came one by one, as HTTP/2 allows and nothing else does (RFC 9113,

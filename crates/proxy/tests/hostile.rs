@@ -130,6 +130,25 @@ fn no_connection_is_opened_past_the_gate() {
     }
 }
 
+/// A coding that we do not take off would arrive as if it were the content.
+#[test]
+fn what_is_coded_for_one_connection_does_not_pass() {
+    let upstream = Upstream::start(|request| match request.first.contains("/coded") {
+        true => "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n".to_owned(),
+        false => ok("served"),
+    });
+    let config = "[proxy.health]\neject_after = 0\n[gate.admission]\npolicy = 'open'\n";
+    let sidecar = Sidecar::start(config, &[upstream.address]);
+    for (codings, status) in [("chunked", 200), ("Chunked", 200), ("gzip, chunked", 501)] {
+        let mut client = sidecar.client();
+        client.send(&format!("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: {codings}\r\n\r\n"));
+        client.send("0\r\n\r\n");
+        assert_eq!(client.reply().status(), status, "{codings}");
+    }
+    assert_eq!(sidecar.client().get("/coded", "").status(), 502);
+    conserved(&sidecar);
+}
+
 /// Half-open, silent, broken off, killed: clients are told, and nothing is left behind.
 #[test]
 fn upstreams_that_fail_in_every_way_leave_nothing_behind() {
