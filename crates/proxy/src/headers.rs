@@ -56,7 +56,9 @@ const NO_TUNNELS: Unfit =
     (StatusCode::NOT_IMPLEMENTED, "CONNECT opens a tunnel, and there are none here\n");
 
 impl Peer {
+    /// An IPv4 client of an IPv6 socket is known by the address it has.
     pub(crate) fn new(ip: IpAddr) -> Self {
+        let ip = ip.to_canonical();
         let written = HeaderValue::try_from(ip.to_string()).expect("an address is a plain word");
         Self { ip, written, host: Mutex::new(None) }
     }
@@ -139,6 +141,11 @@ pub(crate) fn prepare_request<B>(
             request.headers_mut().insert(HOST, HeaderValue::from_static(""));
         }
         None => return Err(NO_HOST),
+    }
+    // What has a query and no path is written with the slash that both versions want.
+    let pathless = request.uri().path_and_query().filter(|path| path.as_str().starts_with('?'));
+    if let Some(Ok(uri)) = pathless.map(|path| path.to_string().parse()) {
+        *request.uri_mut() = uri;
     }
     *request.version_mut() = Version::HTTP_11;
     Ok(())
@@ -377,6 +384,7 @@ mod tests {
             (Version::HTTP_2, "http://shop:81/c", &[], "shop:81", "/c"),
             (Version::HTTP_2, "http://other/c", &[], "other", "/c"),
             (Version::HTTP_11, "http://me@shop", &[("host", "other")], "shop", "/"),
+            (Version::HTTP_11, "http://shop?b", &[("host", "other")], "shop", "/?b"),
             (Version::HTTP_11, "/", &[("host", "shop")], "shop", "/"),
             (Version::HTTP_10, "/", &[], "", "/"),
         ] {
