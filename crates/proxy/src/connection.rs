@@ -8,9 +8,11 @@
 //! | a request's head has begun | dropped after `header_timeout`: a slow loris |
 //! | no request is on its way | told to end (GOAWAY, `connection: close`) after `idle_timeout` |
 //! | an answer is there that the client does not take | dropped after `body_timeout`; over HTTP/2 the request is reset, and the connection then idle |
+//! | a request is on its way and the client has ended its side | dropped at once: the client is gone |
 //! | it is older than `max_age` | told to end once what it has asked for is answered |
 
 use std::convert::Infallible;
+use std::future::pending;
 use std::io::{self, IoSlice};
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
@@ -39,6 +41,7 @@ use crate::config::{ConnectionsConfig, Version};
 use crate::headers::Peer;
 use crate::inbound::Inbound;
 use crate::rarely::Rarely;
+use crate::socket::{Look, Socket};
 use crate::tls;
 use crate::worker::{Phase, Worker};
 use crate::{forward, h2};
@@ -49,6 +52,8 @@ const HYPER_HEADERS: usize = 100;
 const SHORT: usize = 1024;
 /// Looks per timeout: it is exact to a quarter.
 const LOOKS: u32 = 4;
+/// Pause between looks at a client that has ended its side and waits for nothing.
+const END_PAUSE: Duration = Duration::from_millis(10);
 /// Time for requests that have reached the machine to be read before connections are told to end.
 const LAST_CALL: Duration = Duration::from_millis(100);
 
@@ -71,10 +76,12 @@ pub(crate) async fn serve(
             };
             drop(settings);
             if let Ok(Ok(version)) = version {
-                speak(worker, stream, version, peer, phase).await;
+                let (stream, look) = Socket::new(stream);
+                speak(worker, (stream, look), version, peer, phase).await;
             }
         }
         Some(config) => {
+            let (stream, look) = Socket::new(stream);
             let accepted = tokio::select! {
                 biased;
                 accepted =
@@ -88,14 +95,14 @@ pub(crate) async fn serve(
             };
             let h2 = stream.get_ref().1.alpn_protocol() == Some(tls::H2);
             let version = if h2 { Version::Two } else { Version::One };
-            speak(worker, stream, version, peer, phase).await;
+            speak(worker, (stream, look), version, peer, phase).await;
         }
     }
 }
 
 async fn speak<S>(
     worker: Arc<Worker>,
-    stream: S,
+    (stream, look): (S, Look),
     version: Version,
     peer: IpAddr,
     mut phase: watch::Receiver<Phase>,
@@ -106,6 +113,8 @@ async fn speak<S>(
     // Frames of HTTP/2 come without a request, too: there only answers tell the busy from the idle.
     let heads = version == Version::One;
     let io = Watched { stream, heads, pulse: Arc::clone(&pulse) };
+    // HTTP/2 is read whatever waits.
+    let look = heads.then_some(&look);
     let limits = worker.settings().connections.clone();
     let peer = Peer::new(peer);
     let (worker, peer) = (&worker, &peer);
@@ -125,7 +134,7 @@ async fn speak<S>(
     macro_rules! to_the_end {
         ($connection:expr) => {{
             let mut connection = pin!($connection);
-            let told = pin!(verdict(&mut phase, worker, &pulse, heads));
+            let told = pin!(verdict(&mut phase, worker, &pulse, look));
             let verdict = tokio::select! {
                 biased;
                 _ = connection.as_mut() => return,
@@ -133,6 +142,7 @@ async fn speak<S>(
                 verdict = Rarely::new(unconstrained(told)) => verdict,
             };
             match verdict {
+                Verdict::Gone => {}
                 Verdict::Drop => drop(worker.counters.slow_clients.add(1)),
                 Verdict::End => {
                     connection.as_mut().graceful_shutdown();
@@ -140,6 +150,7 @@ async fn speak<S>(
                     tokio::select! {
                         _ = connection.as_mut() => {}
                         () = quiet(worker, &pulse) => {}
+                        () = gone(look, &pulse) => {}
                     }
                 }
             }
@@ -181,6 +192,8 @@ enum Verdict {
     End,
     /// Dropped: it was slow on purpose, or is stuck.
     Drop,
+    /// Dropped: nobody waits for an answer.
+    Gone,
 }
 
 /// Resolves when the connection should end, for whatever reason.
@@ -188,12 +201,26 @@ async fn verdict(
     phase: &mut watch::Receiver<Phase>,
     worker: &Worker,
     pulse: &Pulse,
-    heads: bool,
+    look: Option<&Look>,
 ) -> Verdict {
     tokio::select! {
         biased;
         () = draining(phase) => Verdict::End,
-        verdict = watch(worker, pulse, heads) => verdict,
+        verdict = watch(worker, pulse, look.is_some()) => verdict,
+        () = gone(look, pulse) => Verdict::Gone,
+    }
+}
+
+/// Resolves once a client has ended its side while a request of it is on its way. hyper sees that only
+/// where it reads: not while an upload waits, nor once something has come behind the request.
+async fn gone(look: Option<&Look>, pulse: &Pulse) {
+    let Some(look) = look else { return pending().await };
+    loop {
+        look.end().await;
+        if pulse.read().active > 0 {
+            return;
+        }
+        sleep(END_PAUSE).await;
     }
 }
 

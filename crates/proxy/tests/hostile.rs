@@ -6,6 +6,7 @@
 mod support;
 
 use std::io::{Read, Write};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -277,6 +278,45 @@ fn clients_that_leave_early_leave_nothing_behind() {
     }
     let mut client = sidecar.client();
     assert_eq!(client.get("/", "").body.len(), 100_000);
+}
+
+/// Nobody reads an upload that waits, nor what follows a request: the end behind them is seen all the same.
+#[test]
+fn clients_that_leave_something_unread_free_their_places() {
+    let (barrier, upstream) = Upstream::held();
+    let config = "[gate.admission]\npolicy = 'open'\n[gate.slots]\nslots = 'fixed'\ncount = 1\n";
+    let sidecar = Sidecar::start(config, &[upstream.address]);
+    let body = "x".repeat(30_000);
+    let post = |fields: &str| format!("POST /left HTTP/1.1\r\nhost: a\r\n{fields}\r\n");
+    let left = [
+        "GET /left HTTP/1.1\r\nhost: a\r\n\r\n\r\n".to_owned(),
+        format!("{}{body}", post("content-length: 30000\r\n")),
+        format!("{}{body}", post("content-length: 300000\r\n")),
+        format!("{}3\r\nabc\r\n0\r\n\r\n", post("transfer-encoding: chunked\r\n")),
+        post("content-length: 3\r\n"),
+    ];
+    // It has the slot, and something behind its request.
+    let mut first = sidecar.client();
+    first.send("GET /slow HTTP/1.1\r\nhost: a\r\n\r\nGET /left HTTP/1.1\r\nhost: a\r\n\r\n");
+    sidecar.wait_for("one at work", |_| barrier.came() == 1);
+    let mut waiting: Vec<Client> = left.iter().map(|_| sidecar.client()).collect();
+    for (client, bytes) in waiting.iter_mut().zip(&left) {
+        client.send(bytes);
+    }
+    sidecar.wait_for("all wait", |state| state["waiting"] == left.len());
+    drop(waiting);
+    sidecar.wait_for("nobody waits", |state| state["waiting"] == 0);
+    drop(first);
+    sidecar.wait_for("an empty gate", |state| state["running"] == 0);
+    assert_eq!(barrier.came(), 1);
+    barrier.open();
+    conserved(&sidecar);
+    assert_eq!(sidecar.client().get("/", "").text(), "served");
+    assert_eq!(
+        upstream.connections.load(Ordering::SeqCst),
+        2,
+        "nothing was asked for those who left"
+    );
 }
 
 /// A body passes in pieces, however large it is and however slowly it is taken.
