@@ -52,6 +52,9 @@ const HYPER_HEADERS: usize = 100;
 const SHORT: usize = 1024;
 /// Looks per timeout: it is exact to a quarter.
 const LOOKS: u32 = 4;
+/// Longest time, and most bytes, that are read of a client that was answered before all of its request had
+/// come: as much as an upload sends meanwhile whose client looks for answers only at its end.
+const LINGER: (Duration, usize) = (Duration::from_secs(1), 16 << 20);
 /// Pause between looks at a client that has ended its side and waits for nothing.
 const END_PAUSE: Duration = Duration::from_millis(10);
 /// Time for requests that have reached the machine to be read before connections are told to end.
@@ -114,7 +117,7 @@ async fn speak<S>(
     let heads = version == Version::One;
     let io = Watched { stream, heads, pulse: Arc::clone(&pulse) };
     // HTTP/2 is read whatever waits.
-    let look = heads.then_some(&look);
+    let seen = heads.then_some(&look);
     let limits = worker.settings().connections.clone();
     let peer = Peer::new(peer);
     let (worker, peer) = (&worker, &peer);
@@ -134,15 +137,15 @@ async fn speak<S>(
     macro_rules! to_the_end {
         ($connection:expr) => {{
             let mut connection = pin!($connection);
-            let told = pin!(verdict(&mut phase, worker, &pulse, look));
+            let told = pin!(verdict(&mut phase, worker, &pulse, seen));
             let verdict = tokio::select! {
                 biased;
-                _ = connection.as_mut() => return,
+                _ = connection.as_mut() => Verdict::Over,
                 // Not held to what a task may do in a turn, as a busy connection uses all of it.
                 verdict = Rarely::new(unconstrained(told)) => verdict,
             };
             match verdict {
-                Verdict::Gone => {}
+                Verdict::Over | Verdict::Gone => {}
                 Verdict::Drop => drop(worker.counters.slow_clients.add(1)),
                 Verdict::End => {
                     connection.as_mut().graceful_shutdown();
@@ -150,7 +153,7 @@ async fn speak<S>(
                     tokio::select! {
                         _ = connection.as_mut() => {}
                         () = quiet(worker, &pulse) => {}
-                        () = gone(look, &pulse) => {}
+                        () = gone(seen, &pulse) => {}
                     }
                 }
             }
@@ -164,9 +167,18 @@ async fn speak<S>(
             if limits.headers != HYPER_HEADERS {
                 server.max_headers(limits.headers);
             }
-            let service =
-                service_fn(|request: Request<Incoming>| answer(request.map(Inbound::One)));
+            let service = service_fn(|request: Request<Incoming>| {
+                pulse.note_unread(!request.body().is_end_stream());
+                answer(request.map(|body| match body.is_end_stream() {
+                    true => Inbound::Nothing,
+                    false => Inbound::One(body, Arc::clone(&pulse)),
+                }))
+            });
             to_the_end!(server.serve_connection(TokioIo::new(io), service).with_upgrades());
+            // A socket that is closed with bytes unread is reset, and an answer may be lost by that.
+            if pulse.is_cut() {
+                look.discard(LINGER).await;
+            }
         }
         Version::Two => {
             let settings = worker.settings();
@@ -188,6 +200,8 @@ async fn speak<S>(
 
 /// What a watcher has found.
 enum Verdict {
+    /// It has ended.
+    Over,
     /// Ended in good order.
     End,
     /// Dropped: it was slow on purpose, or is stuck.
@@ -287,7 +301,7 @@ async fn draining(phase: &mut watch::Receiver<Phase>) {
 
 /// What moves on a connection. One thread writes it.
 #[derive(Debug, Default)]
-struct Pulse {
+pub(crate) struct Pulse {
     /// Requests that are not answered to the last byte.
     active: AtomicU32,
     /// Requests so far.
@@ -300,6 +314,10 @@ struct Pulse {
     reading: AtomicBool,
     /// Whether the next answer is the last.
     old: AtomicBool,
+    /// Whether something of the last request was not read.
+    unread: AtomicBool,
+    /// Whether nothing more will be sent.
+    shut: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -320,6 +338,16 @@ impl Pulse {
     /// Something of an answer was taken.
     fn take(&self) {
         change(&self.taken, 1);
+    }
+
+    /// Whether there is more of the last request to be read.
+    pub(crate) fn note_unread(&self, unread: bool) {
+        self.unread.store(unread, Ordering::Relaxed);
+    }
+
+    /// Whether it was closed before all of a request was read.
+    fn is_cut(&self) -> bool {
+        self.shut.load(Ordering::Relaxed) && self.unread.load(Ordering::Relaxed)
     }
 
     fn read(&self) -> Beat {
@@ -480,6 +508,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.pulse.shut.store(true, Ordering::Relaxed);
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

@@ -4,14 +4,18 @@ use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::timeout;
 
+/// Bytes that are read at once to be dropped.
+const DISCARD: usize = 64 * 1024;
 /// Pause between looks for an end behind bytes, where nobody tells of it.
 #[cfg(not(target_os = "linux"))]
-const END_LOOK: std::time::Duration = std::time::Duration::from_millis(100);
+const END_LOOK: Duration = Duration::from_millis(100);
 
 /// A socket that is read and written.
 #[derive(Debug)]
@@ -43,6 +47,22 @@ impl Look {
         while self.0.ready(Interest::READABLE).await.is_ok_and(|ready| !ready.is_read_closed()) {
             tokio::time::sleep(END_LOOK).await;
         }
+    }
+
+    /// Reads to the end, at most for so long and so many bytes, which nobody needs.
+    pub(crate) async fn discard(&self, (time, most): (Duration, usize)) {
+        let read = async {
+            let (mut piece, mut left) = (vec![0; DISCARD], most);
+            while left > 0 && self.0.readable().await.is_ok() {
+                match self.0.try_read(&mut piece) {
+                    Ok(length @ 1..) => left = left.saturating_sub(length),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    Ok(0) | Err(_) => return,
+                }
+            }
+        };
+        // What is still to come then, nobody waits for.
+        let _ = timeout(time, read).await;
     }
 }
 

@@ -103,6 +103,38 @@ fn an_answer_may_come_before_the_request_is_whole() {
     sidecar.wait_until_empty();
 }
 
+/// Most clients look for an answer once they have sent everything: that must not be in vain.
+#[test]
+fn a_refused_upload_gets_its_refusal() {
+    let upstream = Upstream::start(|_| ok("served"));
+    let config = "[[gate.limits]]\nlimit = 'rate'\nrate = 0.0001\nburst = 1.0\n";
+    let sidecar = Sidecar::start(config, &[upstream.address]);
+    assert_eq!(sidecar.client().get("/", "").status(), 200);
+    let body = "x".repeat(5_000_000);
+    for chunked in [false, true] {
+        let head = match chunked {
+            false => format!("content-length: {}\r\n\r\n", body.len()),
+            true => format!("transfer-encoding: chunked\r\n\r\n{:x}\r\n", body.len()),
+        };
+        for _ in 0..10 {
+            let mut client = sidecar.client();
+            client.send(&format!("POST / HTTP/1.1\r\nhost: a\r\n{head}"));
+            client.send(&body);
+            let reply = client.reply();
+            assert_eq!((reply.status(), reply.header("connection")), (429, Some("close")));
+        }
+    }
+    // What is read with the head does not end the connection.
+    let mut client = sidecar.client();
+    for _ in 0..3 {
+        client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabc");
+        let reply = client.reply();
+        assert_eq!((reply.status(), reply.header("connection")), (429, None));
+    }
+    drop(client);
+    sidecar.wait_for("no connections", |state| state["connections"] == 0);
+}
+
 /// What comes behind an answer belongs to nobody.
 #[test]
 fn words_that_nobody_asked_for_end_the_connection() {
