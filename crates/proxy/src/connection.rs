@@ -8,9 +8,11 @@
 //! | a request's head has begun | dropped after `header_timeout`: a slow loris |
 //! | no request is on its way | told to end (GOAWAY, `connection: close`) after `idle_timeout` |
 //! | an answer is there that the client does not take | dropped after `body_timeout`; over HTTP/2 the request is reset, and the connection then idle |
+//! | a request is on its way and the client has ended its side | dropped at once: the client is gone |
 //! | it is older than `max_age` | told to end once what it has asked for is answered |
 
 use std::convert::Infallible;
+use std::future::pending;
 use std::io::{self, IoSlice};
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
@@ -39,6 +41,7 @@ use crate::config::{ConnectionsConfig, Version};
 use crate::headers::Peer;
 use crate::inbound::Inbound;
 use crate::rarely::Rarely;
+use crate::socket::{Look, Socket};
 use crate::tls;
 use crate::worker::{Phase, Worker};
 use crate::{forward, h2};
@@ -49,6 +52,11 @@ const HYPER_HEADERS: usize = 100;
 const SHORT: usize = 1024;
 /// Looks per timeout: it is exact to a quarter.
 const LOOKS: u32 = 4;
+/// Longest time, and most bytes, that are read of a client that was answered before all of its request had
+/// come: as much as an upload sends meanwhile whose client looks for answers only at its end.
+const LINGER: (Duration, usize) = (Duration::from_secs(1), 16 << 20);
+/// Pause between looks at a client that has ended its side and waits for nothing.
+const END_PAUSE: Duration = Duration::from_millis(10);
 /// Time for requests that have reached the machine to be read before connections are told to end.
 const LAST_CALL: Duration = Duration::from_millis(100);
 
@@ -71,10 +79,12 @@ pub(crate) async fn serve(
             };
             drop(settings);
             if let Ok(Ok(version)) = version {
-                speak(worker, stream, version, peer, phase).await;
+                let (stream, look) = Socket::new(stream);
+                speak(worker, (stream, look), version, peer, phase).await;
             }
         }
         Some(config) => {
+            let (stream, look) = Socket::new(stream);
             let accepted = tokio::select! {
                 biased;
                 accepted =
@@ -88,14 +98,14 @@ pub(crate) async fn serve(
             };
             let h2 = stream.get_ref().1.alpn_protocol() == Some(tls::H2);
             let version = if h2 { Version::Two } else { Version::One };
-            speak(worker, stream, version, peer, phase).await;
+            speak(worker, (stream, look), version, peer, phase).await;
         }
     }
 }
 
 async fn speak<S>(
     worker: Arc<Worker>,
-    stream: S,
+    (stream, look): (S, Look),
     version: Version,
     peer: IpAddr,
     mut phase: watch::Receiver<Phase>,
@@ -106,6 +116,8 @@ async fn speak<S>(
     // Frames of HTTP/2 come without a request, too: there only answers tell the busy from the idle.
     let heads = version == Version::One;
     let io = Watched { stream, heads, pulse: Arc::clone(&pulse) };
+    // HTTP/2 is read whatever waits.
+    let seen = heads.then_some(&look);
     let limits = worker.settings().connections.clone();
     let peer = Peer::new(peer);
     let (worker, peer) = (&worker, &peer);
@@ -125,14 +137,15 @@ async fn speak<S>(
     macro_rules! to_the_end {
         ($connection:expr) => {{
             let mut connection = pin!($connection);
-            let told = pin!(verdict(&mut phase, worker, &pulse, heads));
+            let told = pin!(verdict(&mut phase, worker, &pulse, seen));
             let verdict = tokio::select! {
                 biased;
-                _ = connection.as_mut() => return,
+                _ = connection.as_mut() => Verdict::Over,
                 // Not held to what a task may do in a turn, as a busy connection uses all of it.
                 verdict = Rarely::new(unconstrained(told)) => verdict,
             };
             match verdict {
+                Verdict::Over | Verdict::Gone => {}
                 Verdict::Drop => drop(worker.counters.slow_clients.add(1)),
                 Verdict::End => {
                     connection.as_mut().graceful_shutdown();
@@ -140,6 +153,7 @@ async fn speak<S>(
                     tokio::select! {
                         _ = connection.as_mut() => {}
                         () = quiet(worker, &pulse) => {}
+                        () = gone(seen, &pulse) => {}
                     }
                 }
             }
@@ -153,9 +167,18 @@ async fn speak<S>(
             if limits.headers != HYPER_HEADERS {
                 server.max_headers(limits.headers);
             }
-            let service =
-                service_fn(|request: Request<Incoming>| answer(request.map(Inbound::One)));
+            let service = service_fn(|request: Request<Incoming>| {
+                pulse.note_unread(!request.body().is_end_stream());
+                answer(request.map(|body| match body.is_end_stream() {
+                    true => Inbound::Nothing,
+                    false => Inbound::One(body, Arc::clone(&pulse)),
+                }))
+            });
             to_the_end!(server.serve_connection(TokioIo::new(io), service).with_upgrades());
+            // A socket that is closed with bytes unread is reset, and an answer may be lost by that.
+            if pulse.is_cut() {
+                look.discard(LINGER).await;
+            }
         }
         Version::Two => {
             let settings = worker.settings();
@@ -177,10 +200,14 @@ async fn speak<S>(
 
 /// What a watcher has found.
 enum Verdict {
+    /// It has ended.
+    Over,
     /// Ended in good order.
     End,
     /// Dropped: it was slow on purpose, or is stuck.
     Drop,
+    /// Dropped: nobody waits for an answer.
+    Gone,
 }
 
 /// Resolves when the connection should end, for whatever reason.
@@ -188,12 +215,26 @@ async fn verdict(
     phase: &mut watch::Receiver<Phase>,
     worker: &Worker,
     pulse: &Pulse,
-    heads: bool,
+    look: Option<&Look>,
 ) -> Verdict {
     tokio::select! {
         biased;
         () = draining(phase) => Verdict::End,
-        verdict = watch(worker, pulse, heads) => verdict,
+        verdict = watch(worker, pulse, look.is_some()) => verdict,
+        () = gone(look, pulse) => Verdict::Gone,
+    }
+}
+
+/// Resolves once a client has ended its side while a request of it is on its way. hyper sees that only
+/// where it reads: not while an upload waits, nor once something has come behind the request.
+async fn gone(look: Option<&Look>, pulse: &Pulse) {
+    let Some(look) = look else { return pending().await };
+    loop {
+        look.end().await;
+        if pulse.read().active > 0 {
+            return;
+        }
+        sleep(END_PAUSE).await;
     }
 }
 
@@ -260,7 +301,7 @@ async fn draining(phase: &mut watch::Receiver<Phase>) {
 
 /// What moves on a connection. One thread writes it.
 #[derive(Debug, Default)]
-struct Pulse {
+pub(crate) struct Pulse {
     /// Requests that are not answered to the last byte.
     active: AtomicU32,
     /// Requests so far.
@@ -273,6 +314,10 @@ struct Pulse {
     reading: AtomicBool,
     /// Whether the next answer is the last.
     old: AtomicBool,
+    /// Whether something of the last request was not read.
+    unread: AtomicBool,
+    /// Whether nothing more will be sent.
+    shut: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -293,6 +338,16 @@ impl Pulse {
     /// Something of an answer was taken.
     fn take(&self) {
         change(&self.taken, 1);
+    }
+
+    /// Whether there is more of the last request to be read.
+    pub(crate) fn note_unread(&self, unread: bool) {
+        self.unread.store(unread, Ordering::Relaxed);
+    }
+
+    /// Whether it was closed before all of a request was read.
+    fn is_cut(&self) -> bool {
+        self.shut.load(Ordering::Relaxed) && self.unread.load(Ordering::Relaxed)
     }
 
     fn read(&self) -> Beat {
@@ -453,6 +508,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.pulse.shut.store(true, Ordering::Relaxed);
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::CONTENT_TYPE;
+use http::header::{CONNECTION, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body;
 use hyper_util::rt::TokioIo;
@@ -37,7 +37,13 @@ struct Asked {
     /// Whether anything but an address says who the user is.
     named: bool,
     grpc: bool,
+    /// Whether its connection must end if nobody reads its body.
+    long: bool,
 }
+
+/// Bytes of a body that hyper mostly has read with its head, and drops where nobody else reads them. What is
+/// longer, or of unknown length, ends the connection, which its client then should hear.
+const SHORT_BODY: u64 = 4 * 1024;
 
 /// Answers a request: never an error, always a response.
 pub(crate) async fn serve(worker: &Arc<Worker>, peer: &Peer, request: Request<Inbound>) -> Answer {
@@ -106,7 +112,9 @@ fn ask(
     }
     // Asked for only where a share is enforced.
     let named = worker.sideline.plays() && (listens || settings.ranks.names_user(headers));
-    Asked { context: context::draw(context), listens, named, grpc: wire::is_grpc(headers) }
+    let length = request.body().size_hint().upper();
+    let long = request.version() <= Version::HTTP_11 && length.is_none_or(|it| it > SHORT_BODY);
+    Asked { context: context::draw(context), listens, named, grpc: wire::is_grpc(headers), long }
 }
 
 /// Waits for a slot. Where the gate is not fully enforced nothing waits, and what its model refuses
@@ -157,8 +165,11 @@ async fn forward(
     let scheme = settings.upstreams.scheme();
     let version = scheme.version();
     // HTTP/2 has other means for that, and no service speaks them without TLS.
-    let upgrade = version == config::Version::One && headers::wants_upgrade(request);
-    let client = upgrade.then(|| hyper::upgrade::on(&mut *request));
+    let upgrade = match version {
+        config::Version::One => headers::upgrade(request, &settings.upgrades),
+        config::Version::Two => None,
+    };
+    let client = upgrade.is_some().then(|| hyper::upgrade::on(&mut *request));
     let mut prepared = headers::prepare_request(request, peer, upgrade);
     if version == config::Version::Two {
         prepared = prepared.and_then(|()| headers::move_to_http2(request, scheme.is_secure()));
@@ -314,6 +325,9 @@ fn refuse(worker: &Worker, settings: &Settings, rejection: &Rejection, asked: &A
     let mut answer = Response::new(ProxyBody::text(body));
     *answer.status_mut() = status;
     *answer.headers_mut() = headers;
+    if asked.long {
+        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     if asked.listens {
         tell(worker, &mut answer, context, Some(rejection));
     }

@@ -7,13 +7,14 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TE, TRANSFER_ENCODING, UPGRADE};
+use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, HOST, TE, TRANSFER_ENCODING, UPGRADE};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version};
 use http_body::Frame;
 
 /// Fields of one connection (RFC 9110, 7.6.1); the first names others.
-const HOP_BY_HOP: [&str; 5] = ["connection", "te", "keep-alive", "proxy-connection", "upgrade"];
+const HOP_BY_HOP: [&str; 6] =
+    ["connection", "te", "keep-alive", "proxy-connection", "upgrade", "http2-settings"];
 
 /// Which fields a message has of those that need care.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,6 +22,8 @@ struct There {
     /// As listed in [`HOP_BY_HOP`].
     hop_by_hop: [bool; HOP_BY_HOP.len()],
     length: bool,
+    coding: bool,
+    cookie: bool,
     forwarded_for: bool,
 }
 
@@ -45,12 +48,17 @@ pub(crate) type Unfit = (StatusCode, &'static str);
 const NO_HOST: Unfit = (StatusCode::BAD_REQUEST, "the request names no host\n");
 const TWO_HOSTS: Unfit = (StatusCode::BAD_REQUEST, "the request names two hosts\n");
 const TWO_LENGTHS: Unfit = (StatusCode::BAD_REQUEST, "the request has two lengths\n");
+/// The body would be passed on coded, and without the word that it is.
+const CODED: Unfit =
+    (StatusCode::NOT_IMPLEMENTED, "of transfer codings only chunked is understood here\n");
 /// Tunnels are those of forward proxies; an upgrade is another matter.
 const NO_TUNNELS: Unfit =
     (StatusCode::NOT_IMPLEMENTED, "CONNECT opens a tunnel, and there are none here\n");
 
 impl Peer {
+    /// An IPv4 client of an IPv6 socket is known by the address it has.
     pub(crate) fn new(ip: IpAddr) -> Self {
+        let ip = ip.to_canonical();
         let written = HeaderValue::try_from(ip.to_string()).expect("an address is a plain word");
         Self { ip, written, host: Mutex::new(None) }
     }
@@ -93,23 +101,29 @@ pub(crate) fn date() -> HeaderValue {
 pub(crate) fn prepare_request<B>(
     request: &mut Request<B>,
     peer: &Peer,
-    upgrade: bool,
+    upgrade: Option<HeaderValue>,
 ) -> Result<(), Unfit> {
     if request.method() == Method::CONNECT {
         return Err(NO_TUNNELS);
     }
+    let version = request.version();
     let headers = request.headers_mut();
     let there = There::of(headers);
     if there.length && !agree_on_length(headers) {
         return Err(TWO_LENGTHS);
     }
+    if there.coding && !is_chunked(headers) {
+        return Err(CODED);
+    }
+    if there.cookie && version == Version::HTTP_2 {
+        join_cookies(headers);
+    }
     let takes_trailers = there.hop_by_hop[1] && has_token(headers, &TE, "trailers");
-    let protocol = if upgrade { headers.remove(UPGRADE) } else { None };
     remove(headers, there.hop_by_hop);
     if takes_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
-    if let Some(protocol) = protocol {
+    if let Some(protocol) = upgrade {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol);
     }
@@ -127,6 +141,11 @@ pub(crate) fn prepare_request<B>(
             request.headers_mut().insert(HOST, HeaderValue::from_static(""));
         }
         None => return Err(NO_HOST),
+    }
+    // What has a query and no path is written with the slash that both versions want.
+    let pathless = request.uri().path_and_query().filter(|path| path.as_str().starts_with('?'));
+    if let Some(Ok(uri)) = pathless.map(|path| path.to_string().parse()) {
+        *request.uri_mut() = uri;
     }
     *request.version_mut() = Version::HTTP_11;
     Ok(())
@@ -149,13 +168,18 @@ pub(crate) fn move_to_http2<B>(request: &mut Request<B>, secure: bool) -> Result
     Ok(())
 }
 
-/// Whether a request asks for another protocol on its connection. Tunnels of forward proxies
-/// (CONNECT) are not ours.
-pub(crate) fn wants_upgrade<B>(request: &Request<B>) -> bool {
-    request.version() == Version::HTTP_11
+/// The protocol that a request asks for on its connection, if it is one of `allowed`: in another,
+/// such as HTTP/2, more requests might follow that no gate sees. Tunnels of forward proxies (CONNECT)
+/// are not ours.
+pub(crate) fn upgrade<B>(request: &Request<B>, allowed: &[String]) -> Option<HeaderValue> {
+    let headers = request.headers();
+    let asked = request.version() == Version::HTTP_11
         && request.method() != Method::CONNECT
-        && request.headers().contains_key(UPGRADE)
-        && has_token(request.headers(), &CONNECTION, "upgrade")
+        && headers.contains_key(UPGRADE)
+        && has_token(headers, &CONNECTION, "upgrade");
+    let allowed = |word: &&str| allowed.iter().any(|known| known.eq_ignore_ascii_case(word));
+    let protocol = asked.then(|| tokens(headers, &UPGRADE).find(allowed)).flatten()?;
+    HeaderValue::from_str(protocol).ok()
 }
 
 /// Removes what is meant for one connection (RFC 9110, 7.6.1). Transfer-Encoding stays: the body
@@ -184,7 +208,10 @@ impl There {
                 "keep-alive" => there.hop_by_hop[2] = true,
                 "proxy-connection" => there.hop_by_hop[3] = true,
                 "upgrade" => there.hop_by_hop[4] = true,
+                "http2-settings" => there.hop_by_hop[5] = true,
                 "content-length" => there.length = true,
+                "transfer-encoding" => there.coding = true,
+                "cookie" => there.cookie = true,
                 "x-forwarded-for" => there.forwarded_for = true,
                 _ => {}
             }
@@ -224,6 +251,25 @@ fn agree_on_length(headers: &mut HeaderMap) -> bool {
     let first = first.clone();
     headers.insert(CONTENT_LENGTH, first);
     same
+}
+
+fn is_chunked(headers: &HeaderMap) -> bool {
+    let mut codings = tokens(headers, &TRANSFER_ENCODING);
+    codings.next().is_some_and(|first| first.eq_ignore_ascii_case("chunked"))
+        && codings.next().is_none()
+}
+
+/// Makes one field of cookies that came one by one, as HTTP/2 allows and nothing else does (RFC 9113,
+/// 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let cookies = headers.get_all(COOKIE);
+    if cookies.iter().nth(1).is_none() {
+        return;
+    }
+    let cookies: Vec<&[u8]> = cookies.iter().map(HeaderValue::as_bytes).collect();
+    if let Ok(joined) = HeaderValue::from_bytes(&cookies.join(&b"; "[..])) {
+        headers.insert(COOKIE, joined);
+    }
 }
 
 fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
@@ -287,13 +333,14 @@ mod tests {
                 ("x-private", "1"),
                 ("te", "gzip, trailers"),
                 ("upgrade", "h2c"),
+                ("http2-settings", "AAMAAABkAAQAoAAAAAIAAAAA"),
                 ("content-length", "3"),
                 ("x-forwarded-for", "1.1.1.1"),
                 ("x-forwarded-for", "2.2.2.2"),
                 ("cookie", "kept"),
             ],
         );
-        assert_eq!(prepare_request(&mut request, &peer(), false), Ok(()));
+        assert_eq!(prepare_request(&mut request, &peer(), None), Ok(()));
         let names = ["host", "te", "content-length", "x-forwarded-for", "cookie"];
         assert_eq!(request.headers().len(), names.len(), "{request:?}");
         let values = names.map(|name| get(&request, name));
@@ -302,13 +349,27 @@ mod tests {
     }
 
     #[test]
-    fn an_upgrade_keeps_its_protocol() {
-        let headers = [("host", "a"), ("connection", "keep-alive, Upgrade"), ("upgrade", "ws")];
-        let mut request = request(Version::HTTP_11, "/", &headers);
-        assert!(wants_upgrade(&request));
-        assert_eq!(prepare_request(&mut request, &peer(), true), Ok(()));
-        assert_eq!(get(&request, "connection"), Some("upgrade"));
-        assert_eq!(get(&request, "upgrade"), Some("ws"));
+    fn an_upgrade_keeps_its_protocol_if_that_is_allowed() {
+        let allowed = ["websocket".to_owned(), "spdy".to_owned()];
+        for (asked, kept) in [
+            ("websocket", Some("websocket")),
+            ("WebSocket", Some("WebSocket")),
+            ("h2c, websocket", Some("websocket")),
+            ("spdy, h2c", Some("spdy")),
+            ("h2c", None),
+            ("websocket/h2c", None),
+            ("", None),
+        ] {
+            let headers =
+                [("host", "a"), ("connection", "keep-alive, Upgrade"), ("upgrade", asked)];
+            let mut request = request(Version::HTTP_11, "/", &headers);
+            let protocol = upgrade(&request, &allowed);
+            assert_eq!(prepare_request(&mut request, &peer(), protocol), Ok(()));
+            assert_eq!(get(&request, "connection"), kept.map(|_| "upgrade"), "{asked}");
+            assert_eq!(get(&request, "upgrade"), kept, "{asked}");
+        }
+        let unnamed = request(Version::HTTP_11, "/", &[("upgrade", "websocket")]);
+        assert_eq!(upgrade(&unnamed, &allowed), None);
     }
 
     #[test]
@@ -316,13 +377,14 @@ mod tests {
         let peer = peer();
         let prepared = |version, uri, headers: &[_]| {
             let mut request = request(version, uri, headers);
-            prepare_request(&mut request, &peer, false).map(|()| request)
+            prepare_request(&mut request, &peer, None).map(|()| request)
         };
         for (version, uri, told, host, path) in [
             (Version::HTTP_2, "http://shop:81/a?b", &[][..], "shop:81", "/a?b"),
             (Version::HTTP_2, "http://shop:81/c", &[], "shop:81", "/c"),
             (Version::HTTP_2, "http://other/c", &[], "other", "/c"),
             (Version::HTTP_11, "http://me@shop", &[("host", "other")], "shop", "/"),
+            (Version::HTTP_11, "http://shop?b", &[("host", "other")], "shop", "/?b"),
             (Version::HTTP_11, "/", &[("host", "shop")], "shop", "/"),
             (Version::HTTP_10, "/", &[], "", "/"),
         ] {
@@ -340,7 +402,7 @@ mod tests {
     fn what_cannot_be_passed_on_is_told_why() {
         let mut tunnel = request(Version::HTTP_2, "shop:443", &[]);
         *tunnel.method_mut() = Method::CONNECT;
-        assert_eq!(prepare_request(&mut tunnel, &peer(), false), Err(NO_TUNNELS));
+        assert_eq!(prepare_request(&mut tunnel, &peer(), None), Err(NO_TUNNELS));
         for (lengths, result) in [
             (&["5", "5", "5"][..], Ok(1)),
             (&["5"], Ok(1)),
@@ -350,7 +412,7 @@ mod tests {
         ] {
             let told: Vec<_> = lengths.iter().map(|length| ("content-length", *length)).collect();
             let mut request = request(Version::HTTP_2, "http://shop/", &told);
-            let prepared = prepare_request(&mut request, &peer(), false);
+            let prepared = prepare_request(&mut request, &peer(), None);
             let left = request.headers().get_all(CONTENT_LENGTH).iter().count();
             assert_eq!(prepared.map(|()| left), result, "{lengths:?}");
         }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -11,14 +12,15 @@ use http::{HeaderMap, Method, Request};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
+use crate::connection::Pulse;
 use crate::headers;
 
 /// What a client sends behind the head of its request.
 #[derive(Debug)]
 pub(crate) enum Inbound {
     Nothing,
-    /// Of an HTTP/1.1 connection.
-    One(Incoming),
+    /// Of an HTTP/1.1 connection, which is to know whether all of it was read.
+    One(Incoming, Arc<Pulse>),
     /// Of an HTTP/2 connection.
     Two {
         stream: RecvStream,
@@ -50,7 +52,17 @@ impl Body for Inbound {
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         let mut frame = match self.get_mut() {
             Self::Nothing => return Poll::Ready(None),
-            Self::One(body) => Pin::new(body).poll_frame(cx).map_err(io::Error::other),
+            Self::One(body, pulse) => {
+                let frame = Pin::new(&mut *body).poll_frame(cx).map_err(io::Error::other);
+                let more = match &frame {
+                    Poll::Pending => true,
+                    Poll::Ready(piece) => {
+                        matches!(piece, Some(Ok(piece)) if piece.is_data()) && !body.is_end_stream()
+                    }
+                };
+                pulse.note_unread(more);
+                frame
+            }
             Self::Two { stream, left } => poll_stream(stream, left, cx).map_err(io::Error::other),
         };
         if let Poll::Ready(Some(Ok(frame))) = &mut frame {
@@ -62,7 +74,7 @@ impl Body for Inbound {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Nothing => true,
-            Self::One(body) => body.is_end_stream(),
+            Self::One(body, _) => body.is_end_stream(),
             Self::Two { stream, .. } => stream.is_end_stream(),
         }
     }
@@ -70,7 +82,7 @@ impl Body for Inbound {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Nothing => SizeHint::with_exact(0),
-            Self::One(body) => body.size_hint(),
+            Self::One(body, _) => body.size_hint(),
             Self::Two { left, .. } => left.map_or_else(SizeHint::default, SizeHint::with_exact),
         }
     }

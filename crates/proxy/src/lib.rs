@@ -48,6 +48,7 @@ mod report;
 mod server;
 mod sideline;
 mod signals;
+mod socket;
 mod spare;
 mod tls;
 mod trace;

@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use tokio_rustls::rustls::ClientConfig;
 
 use crate::admin;
-use crate::config::{File, Percent};
+use crate::config::{File, Percent, ProxyConfig};
 use crate::dashboard::detail::heavy_hitters;
 use crate::health::{self, Peers};
 use crate::listen;
@@ -294,7 +294,7 @@ impl Handle {
 
     /// Reads the configuration file again. A file that is wrong changes nothing.
     pub fn reload(&self) -> Result<(), StartError> {
-        self.shared.reload()
+        self.shared.reload().map(drop)
     }
 }
 
@@ -403,8 +403,8 @@ impl Shared {
         }
     }
 
-    /// All of the file takes effect, or nothing.
-    fn reload(&self) -> Result<(), StartError> {
+    /// All of the file takes effect, or nothing. Names what it says otherwise and needs a restart.
+    fn reload(&self) -> Result<Vec<&'static str>, StartError> {
         let nothing = || StartError::Config("there is no file to reload".to_owned());
         let result = self
             .source
@@ -413,7 +413,7 @@ impl Shared {
             .and_then(|source| (source.read)().map_err(StartError::Config))
             .and_then(|file| self.take(file));
         match &result {
-            Ok(()) => self.counters.reloads.add(1),
+            Ok(_) => self.counters.reloads.add(1),
             Err(_) => self.counters.bad_reloads.add(1),
         }
         result
@@ -421,19 +421,20 @@ impl Shared {
 
     fn reload_and_tell(&self) {
         match self.reload() {
-            Ok(()) => self.log(&"the configuration was read again and is in force"),
+            Ok(unchanged) if unchanged.is_empty() => {
+                self.log(&"the configuration was read again and is in force");
+            }
+            Ok(unchanged) => self.log(&format_args!(
+                "the configuration was read again and is in force, but for what needs a restart: {}",
+                unchanged.join(", ")
+            )),
             Err(error) => self.log(&format_args!("the old configuration stays: {error}")),
         }
     }
 
-    fn take(&self, mut file: File) -> Result<(), StartError> {
+    fn take(&self, mut file: File) -> Result<Vec<&'static str>, StartError> {
         let mut current = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        // What was opened stays open.
-        file.proxy.listen = current.proxy.listen;
-        file.proxy.admin = current.proxy.admin;
-        file.proxy.threads = current.proxy.threads;
-        file.proxy.secret_file.clone_from(&current.proxy.secret_file);
-        file.proxy.log = current.proxy.log;
+        let unchanged = keep_opened(&mut file.proxy, &current.proxy);
         check_upstreams(&file)?;
         let token = operate::token(&file)?;
         let tls = Tls::new(&file.proxy).map_err(StartError::Config)?;
@@ -462,7 +463,7 @@ impl Shared {
             thread::spawn(move || old.finish());
         }
         self.apply_enforcement();
-        Ok(())
+        Ok(unchanged)
     }
 
     /// What an operator should know at the start.
@@ -554,6 +555,23 @@ async fn hear(shared: Arc<Shared>, mut signals: Signals) {
     }
 }
 
+/// What was opened stays open; names what the file says otherwise.
+fn keep_opened(file: &mut ProxyConfig, current: &ProxyConfig) -> Vec<&'static str> {
+    let differ = [
+        ("listen", file.listen != current.listen),
+        ("admin", file.admin != current.admin),
+        ("threads", file.threads != current.threads),
+        ("log", file.log != current.log),
+        ("secret_file", file.secret_file != current.secret_file),
+    ];
+    file.listen = current.listen;
+    file.admin = current.admin;
+    file.threads = current.threads;
+    file.log = current.log;
+    file.secret_file.clone_from(&current.secret_file);
+    differ.into_iter().filter_map(|(name, differs)| differs.then_some(name)).collect()
+}
+
 fn check_upstreams(file: &File) -> Result<(), StartError> {
     if file.proxy.upstreams.is_empty() {
         let problem = "no upstream: give --upstream http://host:port, or proxy.upstreams";
@@ -583,4 +601,20 @@ fn requests(count: usize) -> String {
 fn io_error(what: &str) -> impl Fn(io::Error) -> StartError + use<> {
     let what = what.to_owned();
     move |error| StartError::Io(what.clone(), error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reload_names_what_needs_a_restart() {
+        let current = ProxyConfig::default();
+        let listen = SocketAddr::from(([127, 0, 0, 1], 1));
+        let wanted = ProxyConfig { listen, threads: 3, batch: true, ..ProxyConfig::default() };
+        let mut file = wanted.clone();
+        assert_eq!(keep_opened(&mut file, &current), ["listen", "threads"]);
+        assert_eq!(file, ProxyConfig { batch: true, ..current.clone() });
+        assert!(keep_opened(&mut file, &current).is_empty());
+    }
 }

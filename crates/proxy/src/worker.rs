@@ -80,6 +80,8 @@ pub(crate) struct Settings {
     pub(crate) traces: Traces,
     pub(crate) tls: Option<Arc<ServerConfig>>,
     pub(crate) connections: ConnectionsConfig,
+    /// Protocols that a connection may change to.
+    pub(crate) upgrades: Vec<String>,
     pub(crate) header_timeout: Span,
     pub(crate) body_timeout: Span,
     pace: Pace,
@@ -104,6 +106,7 @@ impl Settings {
             traces: traces.clone(),
             tls: tls.server.clone(),
             connections: config.connections.clone(),
+            upgrades: config.upgrades.clone(),
             header_timeout,
             body_timeout,
             pace: Pace::new(config.connections.per_second, threads, now),

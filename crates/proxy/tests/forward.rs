@@ -298,6 +298,26 @@ fn a_websocket_passes_and_holds_no_slot() {
     sidecar.wait_for("its end", |state| state["tunnels"] == 0);
 }
 
+/// One socket for both families writes IPv4 addresses in another way.
+#[test]
+fn a_client_has_one_address_and_a_request_a_path() {
+    if std::net::TcpListener::bind("[::]:0").is_err() {
+        eprintln!("skipped: there is no IPv6");
+        return;
+    }
+    let (upstream, seen) = recorder("HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nserved");
+    let mut file = support::file("", &[upstream.address]);
+    file.proxy.listen = "[::]:0".parse().unwrap();
+    let sidecar = Sidecar::with_source(file, None);
+    let address = SocketAddr::from(([127, 0, 0, 1], sidecar.handle.listen().port()));
+    let mut client = Client::connect(address);
+    client.send("GET http://shop?q=1 HTTP/1.1\r\nhost: shop\r\n\r\n");
+    assert_eq!(client.reply().text(), "served");
+    let request = last(&seen);
+    assert_eq!(request.first, "GET /?q=1 HTTP/1.1");
+    assert_eq!(request.header("x-forwarded-for"), Some("127.0.0.1"));
+}
+
 #[test]
 fn an_old_upstream_does_not_make_our_connections_old() {
     let upstream = Upstream::raw(|mut client| {

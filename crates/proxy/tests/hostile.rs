@@ -6,12 +6,14 @@
 mod support;
 
 use std::io::{Read, Write};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use support::leaks::{conserved, files_at_rest, memory, wait_for_files};
 use support::{Barrier, Client, Sidecar, Upstream, ok};
+use tidegate_proxy::File;
 
 /// Every way that two servers have been known to disagree about where a request ends. What is left
 /// over after ours must never reach the upstream as a request of its own.
@@ -88,6 +90,64 @@ fn no_request_is_smuggled() {
     conserved(&sidecar);
     wait_for_files(before);
     assert_eq!(sidecar.client().get("/", "").text(), "served", "still there");
+}
+
+/// A service that changes to HTTP/2 when it is asked would then take requests that no gate has seen.
+#[test]
+fn no_connection_is_opened_past_the_gate() {
+    let upstream = Upstream::start(|request| {
+        let asked = ["upgrade", "http2-settings", "connection"].map(|name| request.header(name));
+        match asked {
+            [None, None, None] => ok("plain"),
+            [protocol, ..] => format!(
+                "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: {}\r\n\r\n",
+                protocol.unwrap_or_default()
+            ),
+        }
+    });
+    let sidecar = Sidecar::start("", &[upstream.address]);
+    let settings = "http2-settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n";
+    for asked in [
+        format!("connection: upgrade, http2-settings\r\nupgrade: h2c\r\n{settings}"),
+        format!("connection: Upgrade\r\nupgrade: H2C, h2c\r\n{settings}"),
+        "connection: upgrade\r\nupgrade: TLS/1.0\r\n".to_owned(),
+        settings.to_owned(),
+    ] {
+        let mut client = sidecar.client();
+        for _ in 0..2 {
+            let reply = client.get("/", &asked);
+            assert_eq!((reply.status(), reply.text()), (200, "plain".into()), "{asked}");
+        }
+    }
+    let one_of_two = "connection: upgrade\r\nupgrade: h2c, websocket\r\n";
+    let reply = sidecar.client().get("/", one_of_two);
+    assert_eq!((reply.status(), reply.header("upgrade")), (101, Some("websocket")));
+    let other = Sidecar::start("[proxy]\nupgrades = ['chat']\n", &[upstream.address]);
+    let reply = other.client().get("/", "connection: upgrade\r\nupgrade: chat\r\n");
+    assert_eq!((reply.status(), reply.header("upgrade")), (101, Some("chat")));
+    for wrong in ["h2c", "H2c", "two words", ""] {
+        let wrong = format!("[proxy]\nupgrades = ['{wrong}']\n");
+        assert!(File::parse(&wrong).is_err(), "{wrong}");
+    }
+}
+
+/// A coding that we do not take off would arrive as if it were the content.
+#[test]
+fn what_is_coded_for_one_connection_does_not_pass() {
+    let upstream = Upstream::start(|request| match request.first.contains("/coded") {
+        true => "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n".to_owned(),
+        false => ok("served"),
+    });
+    let config = "[proxy.health]\neject_after = 0\n[gate.admission]\npolicy = 'open'\n";
+    let sidecar = Sidecar::start(config, &[upstream.address]);
+    for (codings, status) in [("chunked", 200), ("Chunked", 200), ("gzip, chunked", 501)] {
+        let mut client = sidecar.client();
+        client.send(&format!("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: {codings}\r\n\r\n"));
+        client.send("0\r\n\r\n");
+        assert_eq!(client.reply().status(), status, "{codings}");
+    }
+    assert_eq!(sidecar.client().get("/coded", "").status(), 502);
+    conserved(&sidecar);
 }
 
 /// Half-open, silent, broken off, killed: clients are told, and nothing is left behind.
@@ -218,6 +278,45 @@ fn clients_that_leave_early_leave_nothing_behind() {
     }
     let mut client = sidecar.client();
     assert_eq!(client.get("/", "").body.len(), 100_000);
+}
+
+/// Nobody reads an upload that waits, nor what follows a request: the end behind them is seen all the same.
+#[test]
+fn clients_that_leave_something_unread_free_their_places() {
+    let (barrier, upstream) = Upstream::held();
+    let config = "[gate.admission]\npolicy = 'open'\n[gate.slots]\nslots = 'fixed'\ncount = 1\n";
+    let sidecar = Sidecar::start(config, &[upstream.address]);
+    let body = "x".repeat(30_000);
+    let post = |fields: &str| format!("POST /left HTTP/1.1\r\nhost: a\r\n{fields}\r\n");
+    let left = [
+        "GET /left HTTP/1.1\r\nhost: a\r\n\r\n\r\n".to_owned(),
+        format!("{}{body}", post("content-length: 30000\r\n")),
+        format!("{}{body}", post("content-length: 300000\r\n")),
+        format!("{}3\r\nabc\r\n0\r\n\r\n", post("transfer-encoding: chunked\r\n")),
+        post("content-length: 3\r\n"),
+    ];
+    // It has the slot, and something behind its request.
+    let mut first = sidecar.client();
+    first.send("GET /slow HTTP/1.1\r\nhost: a\r\n\r\nGET /left HTTP/1.1\r\nhost: a\r\n\r\n");
+    sidecar.wait_for("one at work", |_| barrier.came() == 1);
+    let mut waiting: Vec<Client> = left.iter().map(|_| sidecar.client()).collect();
+    for (client, bytes) in waiting.iter_mut().zip(&left) {
+        client.send(bytes);
+    }
+    sidecar.wait_for("all wait", |state| state["waiting"] == left.len());
+    drop(waiting);
+    sidecar.wait_for("nobody waits", |state| state["waiting"] == 0);
+    drop(first);
+    sidecar.wait_for("an empty gate", |state| state["running"] == 0);
+    assert_eq!(barrier.came(), 1);
+    barrier.open();
+    conserved(&sidecar);
+    assert_eq!(sidecar.client().get("/", "").text(), "served");
+    assert_eq!(
+        upstream.connections.load(Ordering::SeqCst),
+        2,
+        "nothing was asked for those who left"
+    );
 }
 
 /// A body passes in pieces, however large it is and however slowly it is taken.

@@ -5,9 +5,10 @@
 mod support;
 
 use std::convert::Infallible;
+use std::io::BufRead;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, Version};
@@ -76,6 +77,31 @@ fn call(timeout: &str, body: &[u8]) -> Request<Full<Bytes>> {
         .header("grpc-timeout", timeout)
         .body(Full::new(Bytes::copy_from_slice(body)))
         .expect("well formed")
+}
+
+/// Clients of HTTP/2 send cookies one by one, which servers of HTTP/1.1 need not understand.
+#[tokio::test]
+async fn cookies_arrive_as_one_field_over_http1() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&seen);
+    let upstream = Upstream::raw(move |mut client| {
+        let mut line = String::new();
+        while client.stream.read_line(&mut line).is_ok_and(|read| read > 2) {
+            kept.lock().expect("no panic").push(std::mem::take(&mut line));
+        }
+        client.send(&ok("served"));
+    });
+    let sidecar = Sidecar::start("[gate.admission]\npolicy = 'open'\n", &[upstream.address]);
+    let mut client = connect(sidecar.handle.listen()).await;
+    let mut request = call("20S", b"");
+    for cookie in ["a=1", "b=2; c=3", "d=4"] {
+        request.headers_mut().append("cookie", HeaderValue::from_static(cookie));
+    }
+    assert_eq!(client.send_request(request).await.expect("an answer").status(), 200);
+    let seen = seen.lock().expect("no panic").clone();
+    let cookies: Vec<_> = seen.iter().filter(|line| line.starts_with("cookie:")).collect();
+    assert_eq!(cookies, ["cookie: a=1; b=2; c=3; d=4\r\n"]);
+    tokio::task::spawn_blocking(move || drop(sidecar)).await.expect("it ends");
 }
 
 fn sidecar_before(upstream: SocketAddr) -> Sidecar {

@@ -57,10 +57,12 @@ fn what_changes_something_is_never_sent_twice() {
     let upstream = forgetful(&requests);
     let sidecar = Sidecar::start("", &[upstream.address]);
     let mut client = sidecar.client();
-    assert_eq!(client.get("/", "").status(), 200);
-    client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n");
-    assert_eq!(client.reply().status(), 502);
-    assert_eq!(requests.get(), 2);
+    for (method, sent) in [("POST", 2), ("PUT", 4), ("DELETE", 6)] {
+        assert_eq!(client.get("/", "").status(), 200);
+        client.send(&format!("{method} / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n"));
+        assert_eq!(client.reply().status(), 502, "{method}");
+        assert_eq!(requests.get(), sent, "{method}");
+    }
 }
 
 #[test]
@@ -99,6 +101,38 @@ fn an_answer_may_come_before_the_request_is_whole() {
         "no connection carries a request behind half of another"
     );
     sidecar.wait_until_empty();
+}
+
+/// Most clients look for an answer once they have sent everything: that must not be in vain.
+#[test]
+fn a_refused_upload_gets_its_refusal() {
+    let upstream = Upstream::start(|_| ok("served"));
+    let config = "[[gate.limits]]\nlimit = 'rate'\nrate = 0.0001\nburst = 1.0\n";
+    let sidecar = Sidecar::start(config, &[upstream.address]);
+    assert_eq!(sidecar.client().get("/", "").status(), 200);
+    let body = "x".repeat(5_000_000);
+    for chunked in [false, true] {
+        let head = match chunked {
+            false => format!("content-length: {}\r\n\r\n", body.len()),
+            true => format!("transfer-encoding: chunked\r\n\r\n{:x}\r\n", body.len()),
+        };
+        for _ in 0..10 {
+            let mut client = sidecar.client();
+            client.send(&format!("POST / HTTP/1.1\r\nhost: a\r\n{head}"));
+            client.send(&body);
+            let reply = client.reply();
+            assert_eq!((reply.status(), reply.header("connection")), (429, Some("close")));
+        }
+    }
+    // What is read with the head does not end the connection.
+    let mut client = sidecar.client();
+    for _ in 0..3 {
+        client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabc");
+        let reply = client.reply();
+        assert_eq!((reply.status(), reply.header("connection")), (429, None));
+    }
+    drop(client);
+    sidecar.wait_for("no connections", |state| state["connections"] == 0);
 }
 
 /// What comes behind an answer belongs to nobody.

@@ -94,11 +94,16 @@ impl FromStr for Address {
         if authority.as_str().contains('@') {
             return Err(wanted("user and password are not allowed here"));
         }
+        let port = match authority.as_str()[authority.host().len()..].strip_prefix(':') {
+            None => scheme.default_port(),
+            Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or_else(|| {
+                wanted(&format!("{port:?} is no port, which is a number from 1 to 65535"))
+            })?,
+        };
         let host = authority.host().trim_start_matches('[').trim_end_matches(']');
         if host.is_empty() {
             return Err(wanted("no host"));
         }
-        let port = authority.port_u16().unwrap_or(scheme.default_port());
         Ok(Self { scheme, host: host.to_owned(), port })
     }
 }
@@ -140,6 +145,11 @@ mod tests {
         }
         for text in ["", "a:81", "ftp://a", "http://a/b", "http://a?b", "http://u@a", "http://"] {
             assert!(address(text).is_err(), "{text}");
+        }
+        for text in ["http://a:99999", "h2c://a:abc", "http://[::1]:0", "https://a:", "http://a:-1"]
+        {
+            let error = address(text).expect_err(text);
+            assert!(error.contains("1 to 65535") && error.contains("http://host:port"), "{error}");
         }
     }
 }

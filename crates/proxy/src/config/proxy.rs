@@ -51,6 +51,10 @@ pub struct ProxyConfig {
     /// Paths served without asking the gate; one that ends in `/` stands for all below it. Default:
     /// the usual health checks, as whoever asks for health must not be told "overloaded".
     pub exempt: Vec<String>,
+    /// Protocols that a client may change its connection to, which the gate then sees no more of. A
+    /// request that asks for another is served as if it had not. Default: websocket. Never h2c, in which
+    /// any number of requests would follow past the gate.
+    pub upgrades: Vec<String>,
     /// Share of requests that what the gate decides is enforced for. At 0% nothing is refused or held,
     /// and what would have been refused is counted; in between, requests chosen by a hash of their
     /// user are refused and nothing is held. Default 100%.
@@ -122,6 +126,7 @@ impl Default for ProxyConfig {
             batch: false,
             secret_file: None,
             exempt: EXEMPT.map(str::to_owned).to_vec(),
+            upgrades: vec!["websocket".to_owned()],
             enforce: Percent::ALL,
             admin_token_file: None,
             log: Log::Text,
@@ -177,6 +182,12 @@ impl ProxyConfig {
             problems.within_item("rules", at, |problems| rule.validate(problems));
         }
         self.spill.iter().for_each(|spill| spill.validate(problems));
+        for protocol in &self.upgrades {
+            // A protocol is a word, as the name of a header is.
+            let word = protocol.parse::<http::HeaderName>().is_ok();
+            let fine = word && !protocol.eq_ignore_ascii_case("h2c");
+            problems.check("upgrades", protocol, fine, "the name of a protocol other than h2c");
+        }
         for (field, name) in
             [("user_header", &self.user_header), ("workflow_header", &self.workflow_header)]
         {

@@ -107,7 +107,7 @@ impl Connection {
             }
             Err(error) => {
                 self.keeps = false;
-                let again = self.used && !heard && bodiless && request.method().is_idempotent();
+                let again = self.used && !heard && bodiless && request.method().is_safe();
                 Err(Unanswered { error, again })
             }
         }

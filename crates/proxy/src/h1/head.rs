@@ -171,7 +171,7 @@ const WRONG_FIELD: Malformed = Malformed("one of its fields is wrong");
 #[derive(Debug, Default)]
 struct Facts {
     length: Option<u64>,
-    /// Whether there is any transfer coding, and whether the last one is chunks.
+    /// Whether there is any transfer coding, and whether it is chunks and nothing else.
     coded: bool,
     chunked: bool,
     keeps: bool,
@@ -179,9 +179,8 @@ struct Facts {
 
 impl Facts {
     fn transfer_encoding(&mut self, value: &HeaderValue) {
+        self.chunked = !self.coded && value.as_bytes().eq_ignore_ascii_case(b"chunked");
         self.coded = true;
-        let last = value.as_bytes().rsplit(|byte| *byte == b',').next().unwrap_or_default();
-        self.chunked = last.trim_ascii().eq_ignore_ascii_case(b"chunked");
     }
 
     /// Whether the same was said before.
@@ -223,7 +222,9 @@ impl Facts {
         match (self.coded, self.length) {
             (true, _) if !newer => Err(Malformed("HTTP/1.0 has no transfer codings")),
             (true, _) if self.chunked => Ok(Rest::Chunks(Point::Head)),
-            (true, _) | (false, None) => Ok(Rest::ToTheEnd),
+            // Passed on, it would be coded, and nobody would be told.
+            (true, _) => Err(Malformed("of transfer codings only chunked is understood")),
+            (false, None) => Ok(Rest::ToTheEnd),
             (false, Some(0)) => Ok(Rest::Nothing),
             (false, Some(length)) => Ok(Rest::Bytes(length)),
         }
@@ -253,13 +254,12 @@ mod tests {
             ("content-length: 0\r\n", Rest::Nothing, true),
             ("content-length: 5\r\nContent-Length: 5\r\n", Rest::Bytes(5), true),
             ("Transfer-Encoding: chunked\r\n", Rest::Chunks(Point::Head), true),
-            ("transfer-encoding: gzip, Chunked\r\n", Rest::Chunks(Point::Head), true),
+            ("transfer-encoding: Chunked\r\n", Rest::Chunks(Point::Head), true),
             (
                 "transfer-encoding: chunked\r\ncontent-length: 5\r\n",
                 Rest::Chunks(Point::Head),
                 false,
             ),
-            ("transfer-encoding: gzip\r\ncontent-length: 5\r\n", Rest::ToTheEnd, false),
             ("", Rest::ToTheEnd, false),
             ("content-length: 5\r\nconnection: close\r\n", Rest::Bytes(5), false),
         ] {
@@ -307,6 +307,9 @@ mod tests {
             "HTTP/1.1 200 OK\r\ncontent-length:\r\n\r\n",
             "HTTP/1.1 200 OK\r\ncontent-length: 99999999999999999999\r\n\r\n",
             "HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\ncontent-length: 5\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n",
             "HTTP/1.1 200 OK\r\na : b\r\n\r\n",
             "HTTP/1.1 200 OK\r\na: b\r\n c\r\n\r\n",
             "HTTP/1.1 2000 OK\r\n\r\n",
