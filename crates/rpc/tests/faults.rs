@@ -235,6 +235,43 @@ fn a_slow_reader_costs_a_bounded_amount_of_memory() {
     assert!(answered > 1 && refused > 1, "{answered} answered, {refused} refused");
 }
 
+/// Neither does who does not take refusals: it is not read until it does.
+#[test]
+fn who_takes_no_refusals_costs_a_bounded_amount_of_memory() {
+    const REQUESTS: u64 = 400_000;
+    let server = Server::builder().gate(open(1)).out_limit(64 << 10);
+    let server = server.bind("127.0.0.1:0", blocking(|request| Ok(request.payload)));
+    let server = server.expect("binds");
+    server.gate().input(|gate, _| gate.drain());
+    let mut slow = Raw::connect(server.address());
+    // What the kernels keep is not what this is about.
+    socket2::SockRef::from(&slow.stream).set_recv_buffer_size(64 << 10).expect("can be set");
+    let mut bytes = Vec::new();
+    for _ in 0..REQUESTS {
+        slow.frame(&mut bytes, &Context::default(), 0, b"");
+    }
+    slow.stream.set_nonblocking(true).expect("can be set");
+    let (mut sent, mut last) = (0, 0);
+    until("it is not read any further", || {
+        while let Ok(count) = slow.stream.write(&bytes[sent..]) {
+            sent += count;
+            assert!(sent < bytes.len(), "all is read, and all refusals are kept");
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        let now = server.counts().refused;
+        std::mem::replace(&mut last, now) == now && now > 1
+    });
+    let mut other = Raw::connect(server.address());
+    other.send(b"");
+    assert!(matches!(other.get(), Got::Refusal(..)), "others are read");
+    slow.stream.set_nonblocking(false).expect("can be set");
+    for call in 1..=last {
+        assert!(matches!(slow.get(), Got::Refusal(its, _) if its == call));
+    }
+    // It is read again: whatever it sent has an end.
+    until("the rest is refused", || server.counts().refused > last + 1);
+}
+
 /// Who has as much open as it may is read again when something has ended.
 #[test]
 fn who_has_too_much_open_is_read_again() {

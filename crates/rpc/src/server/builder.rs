@@ -116,8 +116,8 @@ impl ServerBuilder {
         self
     }
 
-    /// Bytes of answers that may wait for a connection before nothing more is read from it, and what
-    /// was read is refused. Default 1 MiB.
+    /// Bytes of answers and refusals that may wait for a connection before nothing more is read from it,
+    /// and what was read is refused. Default 1 MiB.
     pub fn out_limit(mut self, bytes: usize) -> Self {
         self.out_limit = bytes;
         self

@@ -14,6 +14,7 @@ use mio::net::TcpStream;
 use tidegate_core::{CallerId, Context, Cursor, Feedback, Instant, RequestId, Span};
 
 use super::bounds::Bounds;
+use crate::wire::{self, Goodbye};
 
 /// Calls that ended stay behind an older one that has not, as many as are open and so many besides.
 const ENDED: usize = 64;
@@ -123,6 +124,20 @@ impl Conn {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
+    /// Says why, and ends it.
+    pub(super) fn part(&self, why: Goodbye) {
+        self.lock().append(|out| wire::write_goodbye(out, why));
+        self.flush();
+        self.end();
+    }
+
+    /// Appends frames. True if the connection was clean: then whoever wrote must flush it.
+    pub(super) fn write(&self, state: &mut State, frames: impl FnOnce(&mut Vec<u8>)) -> bool {
+        let clean = state.append(frames);
+        self.weigh(state);
+        clean
+    }
+
     /// Writes as much as the socket takes.
     pub(super) fn flush(&self) {
         let mut state = self.lock();
@@ -142,14 +157,10 @@ impl Conn {
         }
         state.tidy();
         self.weigh(&mut state);
-        if state.blocked && state.bounds.kept() > state.bounds.held {
-            // Somebody has to go, and this one does not take what it asked for.
-            self.end();
-        }
     }
 
     /// Notes how much there is to be written. What a socket takes at once is not worth counting.
-    pub(super) fn weigh(&self, state: &mut State) {
+    fn weigh(&self, state: &mut State) {
         let unwritten = state.unwritten();
         let full = unwritten > state.bounds.unwritten;
         if full != self.is_full() {
@@ -161,6 +172,10 @@ impl Conn {
         let kept = if full || state.blocked { unwritten } else { 0 };
         let State { bounds, counted, .. } = state;
         bounds.count(counted, kept);
+        if state.blocked && state.bounds.kept() > state.bounds.held {
+            // Somebody has to go, and this one does not take what it asked for.
+            self.end();
+        }
     }
 }
 
@@ -181,8 +196,8 @@ impl State {
         }
     }
 
-    /// Appends frames. True if the connection was clean: then whoever wrote must flush it.
-    pub(super) fn write(&mut self, frames: impl FnOnce(&mut Vec<u8>)) -> bool {
+    /// Appends frames that are flushed at once, or else weighed. True if the connection was clean.
+    pub(super) fn append(&mut self, frames: impl FnOnce(&mut Vec<u8>)) -> bool {
         frames(&mut self.out);
         // A full socket tells when it can take more.
         !std::mem::replace(&mut self.dirty, true) && !self.blocked
@@ -413,10 +428,10 @@ mod tests {
         stream.set_nonblocking(true).expect("can be set");
         let bounds = Arc::clone(&state().bounds);
         let conn = Conn::new(TcpStream::from_std(stream), Arc::clone(&bounds));
-        conn.lock().write(|out| out.extend([0; 100]));
+        conn.lock().append(|out| out.extend([0; 100]));
         conn.flush();
         assert_eq!((bounds.kept(), conn.is_full()), (0, false));
-        conn.lock().write(|out| out.resize(64 << 20, 0));
+        conn.lock().append(|out| out.resize(64 << 20, 0));
         conn.flush();
         assert!(bounds.kept() > 0 && conn.is_full());
         assert!(conn.is_gone(), "more than may be kept for all");

@@ -156,9 +156,7 @@ impl Core {
         // Without feedback: it has been told, and did not listen.
         self.write_refusal(now, request, &rejection, None, dirty);
         if parted {
-            request.conn.lock().write(|out| wire::write_goodbye(out, Goodbye::Violation));
-            request.conn.flush();
-            request.conn.end();
+            request.conn.part(Goodbye::Violation);
         }
         true
     }
@@ -235,11 +233,10 @@ impl Core {
         let feedback = self.feedback(now, &conn, &context);
         let feedback = feedback.map(|feedback| Feedback { progress: done, ..feedback });
         feedback.iter().for_each(|feedback| state.tell(now, feedback));
-        let clean = state.write(|out| match &answer {
+        let clean = conn.write(&mut state, |out| match &answer {
             Ok(payload) => wire::write_answer(out, call, feedback.as_ref(), payload),
             Err(failure) => wire::write_failure(out, call, failure, feedback.as_ref()),
         });
-        conn.weigh(&mut state);
         drop(state);
         if clean {
             dirty.push(conn);
@@ -256,7 +253,7 @@ impl Core {
             return;
         }
         let failure = Failure::new(Failure::STOPPED, "the server stopped");
-        let clean = state.write(|out| wire::write_failure(out, call, &failure, None));
+        let clean = conn.write(&mut state, |out| wire::write_failure(out, call, &failure, None));
         drop(state);
         if clean {
             dirty.push(conn);
@@ -362,10 +359,11 @@ impl Core {
         dirty: &mut Dirty,
     ) {
         self.counts.refused += 1;
-        let mut state = request.conn.lock();
+        let (conn, call) = (&request.conn, request.call);
+        let mut state = conn.lock();
         feedback.iter().for_each(|feedback| state.tell(now, feedback));
-        if state.write(|out| wire::write_refusal(out, request.call, rejection, feedback)) {
-            dirty.push(Arc::clone(&request.conn));
+        if conn.write(&mut state, |out| wire::write_refusal(out, call, rejection, feedback)) {
+            dirty.push(Arc::clone(conn));
         }
     }
 
@@ -405,12 +403,15 @@ impl Core {
         self.refuse(now, &waiting, why, dirty);
     }
 
-    /// Tells a caller over one of its connections.
+    /// Tells a caller over one of its connections, unless it does not read what it was told before.
     fn notify(&self, now: Instant, caller: CallerId, feedback: &Feedback, dirty: &mut Dirty) {
         let Some(conn) = self.callers.get(&caller).and_then(|conns| conns.last()) else { return };
+        if conn.is_full() {
+            return;
+        }
         let mut state = conn.lock();
         state.tell(now, feedback);
-        if state.write(|out| wire::write_feedback(out, feedback)) {
+        if conn.write(&mut state, |out| wire::write_feedback(out, feedback)) {
             dirty.push(Arc::clone(conn));
         }
     }

@@ -146,7 +146,7 @@ impl Reader {
         self.goodbye = now;
         self.stop_listening();
         for half in self.conns.iter().flatten() {
-            half.conn.lock().write(|out| wire::write_goodbye(out, Goodbye::Leaving));
+            half.conn.lock().append(|out| wire::write_goodbye(out, Goodbye::Leaving));
             half.conn.flush();
         }
     }
@@ -325,8 +325,7 @@ impl Reader {
             Err(_) => Goodbye::Malformed,
         };
         inputs.extend((why == Goodbye::Malformed).then_some(Input::Malformed));
-        half.conn.lock().write(|out| wire::write_goodbye(out, why));
-        half.conn.flush();
+        half.conn.part(why);
         self.lose(token, inputs)
     }
 
@@ -368,7 +367,7 @@ impl Reader {
             if half.conn.is_gone() || over {
                 lost.push(token);
             } else if silent > self.settings.idle && !waits_for_us {
-                state.write(|out| wire::write_goodbye(out, Goodbye::Idle));
+                state.append(|out| wire::write_goodbye(out, Goodbye::Idle));
                 lost.push(token);
             } else if silent >= SWEEP {
                 state.rest();
