@@ -27,7 +27,7 @@ use crate::Clock;
 /// Most bytes of one read. 16 KiB of requests of a hundred bytes are served in a fraction of a
 /// millisecond, which bounds what the stamp of the last hides about the first.
 pub const READ: usize = 16 << 10;
-/// A stamp older than this is a step of the wall clock that was not seen, not a wait.
+/// Nothing is taken to have waited longer: a step of the wall clock that was not seen costs no more.
 const OLDEST: Span = Span::from_secs(2);
 /// What waited no longer than this is believed without another look at the clocks; in overload, where
 /// more waits longer, that look costs 50 ns per read.
@@ -63,6 +63,7 @@ impl Stamps {
         let by = |offset: u64| Instant::from_nanos(stamp.saturating_sub(offset));
         let believed =
             |offset: u64| now.since(by(offset)) <= FRESH && by(offset).since(now) <= STEP;
+        let first = self.offset.is_none();
         let offset = match self.offset {
             Some((offset, at)) if now.since(at) < MEASURED && believed(offset) => offset,
             known => {
@@ -78,7 +79,13 @@ impl Stamps {
             }
         };
         let arrived = by(offset).clamp(self.stepped.min(now), now);
-        if now.since(arrived) > OLDEST { now } else { arrived }
+        match now.since(arrived) > OLDEST {
+            // Stamped before anybody looked for steps.
+            true if first => now,
+            // After a stall deadlines have passed, and what came before it is not new.
+            true => now - OLDEST,
+            false => arrived,
+        }
     }
 }
 
@@ -276,12 +283,15 @@ mod tests {
     fn what_waited_is_believed_up_to_a_bound() {
         let mut stamps = Stamps::default();
         let now = Instant::ZERO + Span::from_secs(10);
-        for (age, believed) in [(0, 0), (1, 1), (10, 10), (1_900, 1_900), (2_100, 0)] {
+        for (age, believed) in [(0, 0), (1, 1), (10, 10), (1_900, 1_900), (2_100, 2_000)] {
             let (stamp, measure) = stamped(0.0, now, Span::from_millis(age));
             let arrived = stamps.convert(stamp, now, measure);
             assert_eq!(now.since(arrived), Span::from_millis(believed));
         }
-        assert_eq!(stamps.convert(Wall(0), now, || 1_000_000_000_000), now, "before our clock");
+        let oldest = stamps.convert(Wall(0), now, || 1_000_000_000_000);
+        assert_eq!(now.since(oldest), OLDEST, "before our clock");
+        let (stamp, measure) = stamped(0.0, now, Span::from_millis(2_100));
+        assert_eq!(Stamps::default().convert(stamp, now, measure), now, "nothing to compare with");
     }
 
     /// Whichever way the wall clock steps and however far, nothing appears older than it is.
