@@ -16,6 +16,7 @@ use std::time::Duration;
 use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
+use socket2::SockRef;
 use tidegate_core::{Instant, Span};
 use tidegate_driver::stamp::{self, Receiver, Stamps};
 use tidegate_driver::{Clock, Names};
@@ -23,6 +24,7 @@ use tidegate_driver::{Clock, Names};
 use super::bounds::Bounds;
 use super::conn::Conn;
 use super::half::{Half, Input};
+use crate::watch::watch;
 use crate::wire::{self, Goodbye, Limits};
 
 /// Most reads between two looks at the gate: a fraction of a millisecond's work.
@@ -39,6 +41,10 @@ const ASKED: usize = 16;
 /// How long a connection has to be silent after our goodbye before it is closed, if its peer does not
 /// do so itself: what it sent before it heard us has come by then, from anywhere on earth.
 const LINGER: Span = Span::from_secs(1);
+
+/// After so long a silence the kernel asks whether a peer is still there, or after `idle` if that is
+/// shorter: what runs for one that is gone keeps its slot until then.
+const SILENCE: Duration = Duration::from_secs(30);
 
 pub(super) const LISTENER: Token = Token(usize::MAX);
 pub(super) const WAKER: Token = Token(usize::MAX - 1);
@@ -201,6 +207,10 @@ impl Reader {
             if event.is_writable() && !half.conn.lock().is_clean() {
                 half.conn.flush();
             }
+            if event.is_error() && half.parked {
+                // It is not read, so nobody else would notice.
+                half.conn.end();
+            }
             half.ending |= event.is_read_closed();
             if wants_reading(event) && half.listed.is_none() && !half.parked {
                 half.listed = Some(now);
@@ -258,6 +268,7 @@ impl Reader {
     fn greet(&self, mut stream: TcpStream, token: usize, now: Instant) -> Option<Half> {
         // Answers leave when they are written; waiting for more is what coalescing does.
         let _ = stream.set_nodelay(true);
+        let _ = watch(SockRef::from(&stream), SILENCE.min(self.settings.idle.into()));
         if self.settings.stamps {
             Receiver::enable(&stream);
         }
@@ -385,4 +396,33 @@ impl Reader {
 
 fn wants_reading(event: &Event) -> bool {
     event.is_readable() || event.is_read_closed() || event.is_error()
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_driver::Monotonic;
+
+    use super::*;
+
+    /// Who goes without a word while a task runs for it is noticed by the kernel, or not at all.
+    #[test]
+    fn who_is_accepted_is_watched() {
+        for (idle, asks) in [(300, 30), (10, 10)] {
+            let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+            let address = listener.local_addr().unwrap();
+            let (limits, idle) = (Limits::default(), Span::from_secs(idle));
+            let settings = Settings { limits, idle, connections: 1, stamps: false, trust: true };
+            let bounds = Arc::new(Bounds::for_tests(1000));
+            let poll = Poll::new().unwrap();
+            let mut reader = Reader::new(poll, listener, settings, bounds, Instant::ZERO).unwrap();
+            let _peer = std::net::TcpStream::connect(address).unwrap();
+            while reader.conns.is_empty() {
+                reader.pass(Duration::from_secs(1), &Monotonic::new(), &mut Vec::new());
+            }
+            let half = reader.half(0).unwrap();
+            let socket = SockRef::from(&half.conn.stream);
+            assert!(socket.keepalive().unwrap());
+            assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(asks));
+        }
+    }
 }
