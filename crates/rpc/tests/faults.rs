@@ -215,7 +215,7 @@ fn a_slow_reader_costs_a_bounded_amount_of_memory() {
         std::thread::sleep(Duration::from_millis(100));
         std::mem::replace(&mut last, now) == now && now > 1
     });
-    // Answers would be 512 MB. The kernel takes a few, then 1 MiB of them waits.
+    // Answers would be 512 MB. The kernel takes a few, then 4 MiB of them wait.
     let worked = runs.load(Ordering::SeqCst) as usize;
     assert!(worked * ANSWER < 128 << 20, "{worked} answers are kept");
     let (mut answered, mut refused) = (0, 0);

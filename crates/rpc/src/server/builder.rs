@@ -48,7 +48,7 @@ pub struct ServerBuilder {
     workers: usize,
     limits: Limits,
     idle: Span,
-    out_limit: usize,
+    out_limit: Option<usize>,
     held: usize,
     connections: usize,
     strikes: u32,
@@ -67,7 +67,7 @@ impl Default for ServerBuilder {
             workers: 1,
             limits: Limits::default(),
             idle: Span::from_secs(300),
-            out_limit: 1 << 20,
+            out_limit: None,
             held: 256 << 20,
             connections: 100_000,
             strikes: 1000,
@@ -116,10 +116,11 @@ impl ServerBuilder {
         self
     }
 
-    /// Bytes of answers and refusals that may wait for a connection before nothing more is read from it,
-    /// and what was read is refused. Default 1 MiB.
+    /// Bytes of answers and refusals that may wait for a connection that takes none before nothing more
+    /// is read from it, and what was read is refused. Default four of the largest payloads, 4 MiB with
+    /// default `limits`, and at least 1 MiB: calls that go out together may all have large answers.
     pub fn out_limit(mut self, bytes: usize) -> Self {
-        self.out_limit = bytes;
+        self.out_limit = Some(bytes);
         self
     }
 
@@ -219,7 +220,9 @@ impl ServerBuilder {
         gate.name_workflows(|name| Names::process().number(name));
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), reader::WAKER)?;
-        let bounds = Arc::new(Bounds::new(self.out_limit, self.open, self.held, waker));
+        let payload = self.limits.payload.min(wire::LARGEST);
+        let out_limit = self.out_limit.unwrap_or_else(|| payload.saturating_mul(4).max(1 << 20));
+        let bounds = Arc::new(Bounds::new(out_limit, self.open, self.held, waker));
         let settings = Settings {
             limits: self.limits,
             idle: self.idle,
@@ -228,7 +231,7 @@ impl ServerBuilder {
             trust: self.trust,
         };
         let reader = Reader::new(poll, listener, settings, Arc::clone(&bounds), now)?;
-        let (id, payload) = (gate.id(), self.limits.payload.min(wire::LARGEST));
+        let id = gate.id();
         let mut core = Core::new(gate, self.workers, payload, self.strikes, Arc::clone(&bounds));
         // One more than handlers, so that somebody reads while all of them are busy; a single one
         // reads between handlers.

@@ -27,7 +27,7 @@ pub(super) struct Conn {
     pub(super) stream: TcpStream,
     state: Mutex<State>,
     gone: AtomicBool,
-    /// Whether more answers wait than may: nothing new is worked on for it.
+    /// Whether more answers wait than may, and the socket takes none: nothing new is worked on for it.
     full: AtomicBool,
     /// The caller it speaks for, as the gate knows it.
     caller: AtomicU64,
@@ -131,11 +131,12 @@ impl Conn {
         self.end();
     }
 
-    /// Appends frames. True if the connection was clean: then whoever wrote must flush it.
+    /// Appends frames. True if whoever wrote must flush it: the connection was clean, or so much waits that it
+    /// cannot wait for whoever else is to.
     pub(super) fn write(&self, state: &mut State, frames: impl FnOnce(&mut Vec<u8>)) -> bool {
         let clean = state.append(frames);
         self.weigh(state);
-        clean
+        clean || !state.blocked && state.is_over()
     }
 
     /// Writes as much as the socket takes.
@@ -161,15 +162,15 @@ impl Conn {
 
     /// Notes how much there is to be written. What a socket takes at once is not worth counting.
     fn weigh(&self, state: &mut State) {
-        let unwritten = state.unwritten();
-        let full = unwritten > state.bounds.unwritten;
+        // What was not offered to the socket yet says nothing about the peer.
+        let full = state.blocked && state.is_over();
         if full != self.is_full() {
             self.full.store(full, Ordering::Relaxed);
             if !full {
                 state.bounds.make_room();
             }
         }
-        let kept = if full || state.blocked { unwritten } else { 0 };
+        let kept = if state.blocked { state.unwritten() } else { 0 };
         let State { bounds, counted, .. } = state;
         bounds.count(counted, kept);
         if state.blocked && state.bounds.kept() > state.bounds.held {
@@ -204,8 +205,13 @@ impl State {
     }
 
     /// Bytes that wait to be written.
-    pub(super) fn unwritten(&self) -> usize {
+    fn unwritten(&self) -> usize {
         self.out.len() - self.written
+    }
+
+    /// Whether they are more than may wait.
+    fn is_over(&self) -> bool {
+        self.unwritten() > self.bounds.unwritten
     }
 
     /// Whether everything was written.
@@ -419,15 +425,33 @@ mod tests {
         assert_eq!(state.strike(at(161_000)), 1);
     }
 
-    /// What is kept for a connection is counted while its socket takes nothing, and never after.
-    #[test]
-    fn what_is_not_taken_is_counted() {
+    fn connection() -> (Conn, std::net::TcpStream) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let peer = std::net::TcpStream::connect(listener.local_addr().expect("bound"));
         let (stream, _) = listener.accept().expect("connected");
         stream.set_nonblocking(true).expect("can be set");
         let bounds = Arc::clone(&state().bounds);
-        let conn = Conn::new(TcpStream::from_std(stream), Arc::clone(&bounds));
+        (Conn::new(TcpStream::from_std(stream), bounds), peer.expect("listens"))
+    }
+
+    /// A large answer is offered to the socket before anybody is taken not to read.
+    #[test]
+    fn what_was_not_offered_yet_fills_nothing() {
+        let (conn, _peer) = connection();
+        let write = |bytes| conn.write(&mut conn.lock(), |out| out.extend(vec![0; bytes]));
+        assert!(write(600), "it was clean");
+        assert!(!write(100), "whoever wrote first flushes");
+        assert!(write(600), "too much to wait for that");
+        assert!(!conn.is_full());
+        conn.flush();
+        assert!(conn.lock().is_clean() && !conn.is_full());
+    }
+
+    /// What is kept for a connection is counted while its socket takes nothing, and never after.
+    #[test]
+    fn what_is_not_taken_is_counted() {
+        let (conn, peer) = connection();
+        let bounds = Arc::clone(&conn.lock().bounds);
         conn.lock().append(|out| out.extend([0; 100]));
         conn.flush();
         assert_eq!((bounds.kept(), conn.is_full()), (0, false));

@@ -15,6 +15,7 @@ use tokio::task::AbortHandle;
 use super::bounds::Bounds;
 use super::conn::Conn;
 use super::table::{Entry, Running, Table, Waiting};
+use crate::error::full;
 use crate::handler::{Answer, Request};
 use crate::wire::{self, Failure, Goodbye};
 
@@ -125,10 +126,8 @@ impl Core {
             return;
         }
         let bytes = request.payload.len();
-        let held = self.bounds.kept() + bytes;
-        let answer = if bytes > 0 && held > self.bounds.held {
-            let (held, most) = (held as f64, self.bounds.held as f64);
-            Err(Rejection::new(Reason::Full, held, most, Advice::Elsewhere))
+        let answer = if bytes > 0 && self.bounds.kept() + bytes > self.bounds.held {
+            Err(full(self.gate.waiting()))
         } else {
             self.gate.arrive_stamped(now, request.arrived, &request.context)
         };
@@ -373,17 +372,17 @@ impl Core {
         let mut turned_away = false;
         while let Some(action) = self.gate.poll() {
             match action {
-                Action::Start { id, .. } if self.is_for_a_full_connection(id) => {
-                    turned_away = true;
-                    self.gate.cancel(now, id);
-                    let most = self.bounds.unwritten as f64;
-                    let rejection = Rejection::new(Reason::Full, most, most, Advice::Elsewhere);
-                    self.turn_away(now, id, &rejection, dirty);
-                }
-                Action::Start { id, degraded } => {
-                    self.calling += 1;
-                    self.ready.push_back((id, degraded));
-                }
+                Action::Start { id, degraded } => match self.open_on_a_full_connection(id) {
+                    Some(open) => {
+                        turned_away = true;
+                        self.gate.cancel(now, id);
+                        self.turn_away(now, id, &full(open - 1), dirty);
+                    }
+                    None => {
+                        self.calling += 1;
+                        self.ready.push_back((id, degraded));
+                    }
+                },
                 Action::Refuse { id, rejection } => self.turn_away(now, id, &rejection, dirty),
                 Action::Notify { caller, feedback } => self.notify(now, caller, &feedback, dirty),
             }
@@ -391,9 +390,15 @@ impl Core {
         turned_away
     }
 
-    /// Whether the answer could not be sent: its peer does not even take those there are.
-    fn is_for_a_full_connection(&self, id: RequestId) -> bool {
-        self.table.waiting(id).is_some_and(|waiting| waiting.conn.is_full())
+    /// Whether the answer could not be sent, for its peer does not even take those there are: how many
+    /// requests that has open.
+    fn open_on_a_full_connection(&self, id: RequestId) -> Option<usize> {
+        let conn = &self.table.waiting(id)?.conn;
+        if conn.is_full() {
+            // It may have taken some since they were last offered.
+            conn.flush();
+        }
+        conn.is_full().then(|| conn.lock().open())
     }
 
     /// Refuses what waits.
