@@ -312,6 +312,56 @@ fn beginnings_of_frames_are_bounded() {
     serves(&server);
 }
 
+/// Who does not go on with a frame is parted with, also if a byte comes now and then.
+#[test]
+fn a_frame_that_trickles_in_is_not_waited_for() {
+    let server = Server::builder()
+        .gate(open(1))
+        .frame_time(Duration::from_millis(50))
+        .bind("127.0.0.1:0", blocking(|request| Ok(request.payload)))
+        .expect("binds");
+    let mut raw = Raw::connect(server.address());
+    let mut bytes = Vec::new();
+    raw.frame(&mut bytes, &Context::default(), 0, &[0; 200_000]);
+    let mut rest = bytes.iter();
+    until("it is parted with", || {
+        let next = rest.next().expect("no frame takes that long");
+        raw.stream.write_all(&[*next]).is_err()
+    });
+    serves(&server);
+}
+
+/// Beginnings of frames do not keep the payloads of others out, and the oldest of them go first.
+#[test]
+fn who_goes_on_is_served_whoever_does_not() {
+    let server = Server::builder()
+        .gate(open(1))
+        .held(100_000)
+        .bind("127.0.0.1:0", blocking(|request| Ok(request.payload)))
+        .expect("binds");
+    let mut begun: Vec<(Raw, Vec<u8>)> = Vec::new();
+    for _ in 0..95 {
+        let mut raw = Raw::connect(server.address());
+        let (mut bytes, mut rest) = (Vec::new(), Vec::new());
+        raw.frame(&mut bytes, &Context::default(), 0, b"");
+        raw.frame(&mut rest, &Context::default(), 0, &[7; 2000]);
+        bytes.extend(rest.drain(..1000));
+        raw.write(&bytes);
+        // With the answer the beginning of the next frame has been read too.
+        assert!(matches!(raw.get(), Got::Answer(1, _)));
+        begun.push((raw, rest));
+    }
+    let mut other = Raw::connect(server.address());
+    let call = other.send(&[1; 10_000]);
+    assert_eq!(other.get(), Got::Answer(call, vec![1; 10_000]));
+    let (mut newest, rest) = begun.pop().expect("many");
+    newest.write(&rest);
+    assert_eq!(newest.get(), Got::Answer(2, vec![7; 2000]));
+    let (mut oldest, _) = begun.swap_remove(0);
+    assert_eq!(oldest.get(), Got::Goodbye(Goodbye::Violation));
+    assert_eq!(oldest.get(), Got::End);
+}
+
 fn serves_anything(server: &Server) {
     let mut raw = Raw::connect(server.address());
     raw.send(b"");

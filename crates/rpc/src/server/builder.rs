@@ -48,6 +48,7 @@ pub struct ServerBuilder {
     workers: usize,
     limits: Limits,
     idle: Span,
+    frame_time: Span,
     out_limit: Option<usize>,
     held: usize,
     connections: usize,
@@ -67,6 +68,7 @@ impl Default for ServerBuilder {
             workers: 1,
             limits: Limits::default(),
             idle: Span::from_secs(300),
+            frame_time: Span::from_secs(10),
             out_limit: None,
             held: 256 << 20,
             connections: 100_000,
@@ -109,10 +111,18 @@ impl ServerBuilder {
         self
     }
 
-    /// A connection is ended after so long a silence, be it in the middle of a frame or because its
-    /// peer does not take its answers. Default 5 minutes.
+    /// A connection is ended after so long a silence, be it that its peer does not take its answers.
+    /// Default 5 minutes.
     pub fn idle(mut self, idle: Duration) -> Self {
         self.idle = Span::from(idle);
+        self
+    }
+
+    /// How long a frame may take from its first byte to its last; then its connection is ended, also if
+    /// bytes trickle in. More bears slower networks and larger payloads; less keeps beginnings of frames
+    /// for a shorter time. Default 10 s: 1 MiB from a peer that sends 100 kB a second.
+    pub fn frame_time(mut self, time: Duration) -> Self {
+        self.frame_time = Span::from(time);
         self
     }
 
@@ -131,8 +141,8 @@ impl ServerBuilder {
     }
 
     /// Bytes that are kept for others: payloads that wait in the gate, of which more are refused, and
-    /// answers that are not taken and beginnings of frames, whose connections are then ended. Default
-    /// 256 MiB.
+    /// answers that are not taken and beginnings of frames. These may have half: beyond it, connections
+    /// that do not take theirs are ended, and those whose frames began longest ago. Default 256 MiB.
     pub fn held(mut self, bytes: usize) -> Self {
         self.held = bytes;
         self
@@ -226,6 +236,7 @@ impl ServerBuilder {
         let settings = Settings {
             limits: self.limits,
             idle: self.idle,
+            frame_time: self.frame_time,
             connections: self.connections,
             stamps: self.stamps,
             trust: self.trust,

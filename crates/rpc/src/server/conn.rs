@@ -173,7 +173,7 @@ impl Conn {
         let kept = if state.blocked { state.unwritten() } else { 0 };
         let State { bounds, counted, .. } = state;
         bounds.count(counted, kept);
-        if state.blocked && state.bounds.kept() > state.bounds.held {
+        if state.blocked && state.bounds.is_crowded() {
             // Somebody has to go, and this one does not take what it asked for.
             self.end();
         }

@@ -52,6 +52,7 @@ pub(super) const WAKER: Token = Token(usize::MAX - 1);
 pub(super) struct Settings {
     pub(super) limits: Limits,
     pub(super) idle: Span,
+    pub(super) frame_time: Span,
     pub(super) connections: usize,
     pub(super) stamps: bool,
     /// Whether what callers say about themselves is believed.
@@ -229,6 +230,8 @@ impl Reader {
             }
             half.parked = false;
             half.listed = Some(now);
+            // Until now it was us who did not go on.
+            half.begun = now;
             self.unread.push_back(*token);
             false
         });
@@ -314,6 +317,7 @@ impl Reader {
         let bytes = &self.buffer[..count];
         let (settings, names) = (&self.settings, &self.names);
         let parsed = if half.partial.is_empty() {
+            half.begun = now;
             half.parse(bytes, arrived, settings, names, inputs).map(|used| {
                 half.partial.extend_from_slice(&bytes[used..]);
             })
@@ -322,22 +326,42 @@ impl Reader {
             partial.extend_from_slice(bytes);
             let used = half.parse(&partial, arrived, settings, names, inputs);
             used.map(|used| {
+                if used > 0 {
+                    half.begun = now;
+                }
                 if used < partial.len() {
                     partial.drain(..used);
                     half.partial = partial;
                 }
             })
         };
+        if parsed.is_err() {
+            inputs.push(Input::Malformed);
+            half.conn.part(Goodbye::Malformed);
+            return self.lose(token, inputs);
+        }
         self.bounds.count(&mut half.counted, half.partial.len());
-        let too_much = half.counted > 0 && self.bounds.kept() > self.bounds.held;
-        let why = match parsed {
-            Ok(()) if too_much => Goodbye::Violation,
-            Ok(()) => return now.since(arrived),
-            Err(_) => Goodbye::Malformed,
-        };
-        inputs.extend((why == Goodbye::Malformed).then_some(Input::Malformed));
-        half.conn.part(why);
-        self.lose(token, inputs)
+        if half.counted > 0 && self.bounds.is_crowded() {
+            self.make_room(inputs);
+        }
+        now.since(arrived)
+    }
+
+    /// Parts with those whose frames began longest ago. A few at once: to look for them takes time.
+    fn make_room(&mut self, inputs: &mut Vec<Input>) {
+        let partial = |half: &Half| (half.counted > 0).then_some(half.begun);
+        let begun = |(token, half): (usize, &Option<Half>)| Some((partial(half.as_ref()?)?, token));
+        let mut oldest: Vec<_> = self.conns.iter().enumerate().filter_map(begun).collect();
+        oldest.sort_unstable();
+        for (_, token) in oldest {
+            if self.bounds.has_room() {
+                break;
+            }
+            if let Some(half) = &self.conns[token] {
+                half.conn.part(Goodbye::Violation);
+            }
+            self.lose(token, inputs);
+        }
     }
 
     /// A connection is no more.
@@ -360,9 +384,11 @@ impl Reader {
         asked.filter_map(|half| stamp::round_trip(&half.conn.stream)).min()
     }
 
-    /// Ends connections that have been silent, or have not taken their answers, for too long, and those
-    /// whose peers have said goodbye and wait for nothing.
+    /// Ends connections that have been silent, have not gone on with a frame, or have not taken their
+    /// answers, for too long, and those whose peers have said goodbye and wait for nothing.
     fn sweep(&mut self, now: Instant, inputs: &mut Vec<Input>) {
+        // After a stall of ours ends of frames are there, and not all are read yet.
+        let stalled = now.since(self.swept) >= self.settings.frame_time.max(SWEEP + SWEEP);
         self.swept = now;
         inputs.extend(self.round_trip(now).map(Input::RoundTrip));
         // What could not be accepted, for want of file descriptors say, may be now.
@@ -377,7 +403,9 @@ impl Reader {
             let over = half.left && silent >= SWEEP && state.is_idle();
             if half.conn.is_gone() || over {
                 lost.push(token);
-            } else if silent > self.settings.idle && !waits_for_us {
+            } else if silent > self.settings.idle && !waits_for_us
+                || !stalled && half.lags(now, self.settings.frame_time)
+            {
                 state.append(|out| wire::write_goodbye(out, Goodbye::Idle));
                 lost.push(token);
             } else if silent >= SWEEP {
@@ -411,7 +439,14 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
             let address = listener.local_addr().unwrap();
             let (limits, idle) = (Limits::default(), Span::from_secs(idle));
-            let settings = Settings { limits, idle, connections: 1, stamps: false, trust: true };
+            let settings = Settings {
+                limits,
+                idle,
+                frame_time: idle,
+                connections: 1,
+                stamps: false,
+                trust: true,
+            };
             let bounds = Arc::new(Bounds::for_tests(1000));
             let poll = Poll::new().unwrap();
             let mut reader = Reader::new(poll, listener, settings, bounds, Instant::ZERO).unwrap();
