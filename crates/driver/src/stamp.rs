@@ -55,8 +55,14 @@ pub struct Stamps {
 impl Stamps {
     /// When what carries `stamp` reached the machine, and at the latest `now`, a reading of `clock`.
     pub fn arrived(&mut self, stamp: Option<Wall>, now: Instant, clock: &dyn Clock) -> Instant {
-        let Some(stamp) = stamp else { return now };
-        self.convert(stamp, now, || measure(clock))
+        match stamp {
+            Some(stamp) => self.convert(stamp, now, || measure(clock)),
+            None => {
+                // For the first stamp, so that a step before it is seen.
+                self.offset.get_or_insert_with(|| (measure(clock), now));
+                now
+            }
+        }
     }
 
     fn convert(&mut self, Wall(stamp): Wall, now: Instant, measure: impl Fn() -> u64) -> Instant {
@@ -292,6 +298,18 @@ mod tests {
         assert_eq!(now.since(oldest), OLDEST, "before our clock");
         let (stamp, measure) = stamped(0.0, now, Span::from_millis(2_100));
         assert_eq!(Stamps::default().convert(stamp, now, measure), now, "nothing to compare with");
+    }
+
+    /// A stall may be over just when the kernel begins to give stamps.
+    #[test]
+    fn reads_without_a_stamp_count_as_a_look_at_the_clocks() {
+        let (mut stamps, clock) = (Stamps::default(), Monotonic::new());
+        let before = clock.now();
+        assert_eq!(stamps.arrived(None, before, &clock), before);
+        let (offset, _) = stamps.offset.expect("measured");
+        let now = before + Span::from_secs(3);
+        let stamp = Wall(offset + before.since(Instant::ZERO).as_nanos());
+        assert_eq!(now.since(stamps.convert(stamp, now, || offset)), OLDEST);
     }
 
     /// Whichever way the wall clock steps and however far, nothing appears older than it is.
