@@ -342,13 +342,13 @@ impl Reader {
         }
         self.bounds.count(&mut half.counted, half.partial.len());
         if half.counted > 0 && self.bounds.is_crowded() {
-            self.make_room(inputs);
+            self.part_with_oldest(inputs);
         }
         now.since(arrived)
     }
 
     /// Parts with those whose frames began longest ago. A few at once: to look for them takes time.
-    fn make_room(&mut self, inputs: &mut Vec<Input>) {
+    fn part_with_oldest(&mut self, inputs: &mut Vec<Input>) {
         let partial = |half: &Half| (half.counted > 0).then_some(half.begun);
         let begun = |(token, half): (usize, &Option<Half>)| Some((partial(half.as_ref()?)?, token));
         let mut oldest: Vec<_> = self.conns.iter().enumerate().filter_map(begun).collect();
