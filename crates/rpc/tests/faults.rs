@@ -362,6 +362,37 @@ fn who_goes_on_is_served_whoever_does_not() {
     assert_eq!(oldest.get(), Got::End);
 }
 
+/// Of those who do not take their answers, who has not for longest goes first.
+#[test]
+fn who_takes_answers_gets_them_whoever_does_not() {
+    const MEGABYTE: usize = 1_000_000;
+    let (answer, runs) = (Bytes::from(vec![1; MEGABYTE]), Arc::new(AtomicU64::new(0)));
+    let run = Arc::clone(&runs);
+    let handler = blocking(move |_: Request| {
+        run.fetch_add(1, Ordering::SeqCst);
+        Ok(answer.clone())
+    });
+    let server = Server::builder().gate(open(1)).out_limit(100 << 20).held(40 << 20);
+    let server = server.bind("127.0.0.1:0", handler).expect("binds");
+    // The kernel takes 2 to 10 MB of each; either is within half of the bound, both together are not.
+    let [mut first, mut second] = [25, 18].map(|requests| {
+        let mut raw = Raw::connect(server.address());
+        let (mut bytes, before) = (Vec::new(), runs.load(Ordering::SeqCst));
+        for _ in 0..requests {
+            raw.frame(&mut bytes, &Context::default(), 0, b"");
+        }
+        raw.write(&bytes);
+        until("all have run", || runs.load(Ordering::SeqCst) == before + requests);
+        raw
+    });
+    let mut nothing = Vec::new();
+    wire::write_cancel(&mut nothing, 99);
+    until("the first is parted with", || first.stream.write_all(&nothing).is_err());
+    for call in 1..=18 {
+        assert!(matches!(second.get(), Got::Answer(its, _) if its == call));
+    }
+}
+
 fn serves_anything(server: &Server) {
     let mut raw = Raw::connect(server.address());
     raw.send(b"");

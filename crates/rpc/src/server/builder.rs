@@ -141,8 +141,9 @@ impl ServerBuilder {
     }
 
     /// Bytes that are kept for others: payloads that wait in the gate, of which more are refused, and
-    /// answers that are not taken and beginnings of frames. These may have half: beyond it, connections
-    /// that do not take theirs are ended, and those whose frames began longest ago. Default 256 MiB.
+    /// answers that are not taken and beginnings of frames. These may have half: beyond it those
+    /// connections are ended whose frames began longest ago, or whose peers have taken none of their
+    /// answers for longest. Default 256 MiB.
     pub fn held(mut self, bytes: usize) -> Self {
         self.held = bytes;
         self

@@ -46,6 +46,8 @@ pub(super) struct State {
     dirty: bool,
     /// Whether the socket is full: it will tell when it is not.
     blocked: bool,
+    /// Since when it was seen to be so without having taken anything.
+    stuck: Option<Instant>,
     /// Requests in the gate, in the order of their numbers; those that ended are none.
     calls: VecDeque<(u64, Option<RequestId>)>,
     /// How many of them have not ended.
@@ -147,7 +149,10 @@ impl Conn {
         while state.written < state.out.len() {
             match (&self.stream).write(&state.out[state.written..]) {
                 Ok(0) => return self.end(),
-                Ok(count) => state.written += count,
+                Ok(count) => {
+                    state.written += count;
+                    state.stuck = None;
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     state.blocked = true;
@@ -173,8 +178,8 @@ impl Conn {
         let kept = if state.blocked { state.unwritten() } else { 0 };
         let State { bounds, counted, .. } = state;
         bounds.count(counted, kept);
-        if state.blocked && state.bounds.is_crowded() {
-            // Somebody has to go, and this one does not take what it asked for.
+        if state.blocked && state.bounds.kept() > state.bounds.held {
+            // Somebody has to go at once, and this one does not take what it asked for.
             self.end();
         }
     }
@@ -189,6 +194,7 @@ impl State {
             counted: 0,
             dirty: false,
             blocked: false,
+            stuck: None,
             calls: VecDeque::new(),
             open: 0,
             told: Told::default(),
@@ -301,6 +307,17 @@ impl State {
             self.out.drain(..self.written);
             self.written = 0;
         }
+    }
+
+    /// Since when its peer takes nothing, as far as that is seen now.
+    pub(super) fn stuck(&mut self, now: Instant) -> Option<Instant> {
+        self.blocked.then(|| *self.stuck.get_or_insert(now))
+    }
+
+    /// Forgets what is to be written: the connection has ended.
+    pub(super) fn abandon(&mut self) {
+        (self.out, self.written, self.blocked) = (Vec::new(), 0, false);
+        self.bounds.count(&mut self.counted, 0);
     }
 
     /// Gives all memory back that is not in use: the connection has been idle.

@@ -342,16 +342,20 @@ impl Reader {
         }
         self.bounds.count(&mut half.counted, half.partial.len());
         if half.counted > 0 && self.bounds.is_crowded() {
-            self.part_with_oldest(inputs);
+            self.part_with_oldest(now, inputs);
         }
         now.since(arrived)
     }
 
-    /// Parts with those whose frames began longest ago. A few at once: to look for them takes time.
-    fn part_with_oldest(&mut self, inputs: &mut Vec<Input>) {
-        let partial = |half: &Half| (half.counted > 0).then_some(half.begun);
-        let begun = |(token, half): (usize, &Option<Half>)| Some((partial(half.as_ref()?)?, token));
-        let mut oldest: Vec<_> = self.conns.iter().enumerate().filter_map(begun).collect();
+    /// Parts with those whose frames began longest ago, or who have taken none of their answers for
+    /// longest. A few at once: to look for them takes time.
+    fn part_with_oldest(&mut self, now: Instant, inputs: &mut Vec<Input>) {
+        let since = |half: &Half| {
+            let begun = (half.counted > 0).then_some(half.begun);
+            begun.into_iter().chain(half.conn.lock().stuck(now)).min()
+        };
+        let waits = |(token, half): (usize, &Option<Half>)| Some((since(half.as_ref()?)?, token));
+        let mut oldest: Vec<_> = self.conns.iter().enumerate().filter_map(waits).collect();
         oldest.sort_unstable();
         for (_, token) in oldest {
             if self.bounds.has_room() {
@@ -368,6 +372,7 @@ impl Reader {
     fn lose(&mut self, token: usize, inputs: &mut Vec<Input>) -> Span {
         if let Some(mut half) = self.conns[token].take() {
             half.conn.end();
+            half.conn.lock().abandon();
             self.bounds.count(&mut half.counted, 0);
             inputs.push(Input::Gone(half.caller, Arc::clone(&half.conn)));
             inputs.push(Input::Dead(half.conn));
@@ -398,6 +403,7 @@ impl Reader {
             let Some(half) = half else { continue };
             let mut state = half.conn.lock();
             let silent = now.since(half.heard);
+            state.stuck(now);
             let waits_for_us = state.open() > 0 && state.is_clean();
             // What was read in this pass has not begun yet.
             let over = half.left && silent >= SWEEP && state.is_idle();
@@ -418,6 +424,9 @@ impl Reader {
                 half.conn.flush();
             }
             self.lose(token, inputs);
+        }
+        if self.bounds.is_crowded() {
+            self.part_with_oldest(now, inputs);
         }
     }
 }
