@@ -18,7 +18,9 @@ HEADER = struct.Struct("<IBBHQ")  # length, version, kind, length of fields, cal
 REQUEST, ANSWER, REFUSAL, FAILURE, FEEDBACK, REPORT, CANCEL, GOODBYE = range(1, 9)
 GET, SET = 1, 2
 UNRANKED = 24 << 16
+RANKS = 64 << 16
 LARGEST = 1 << 20
+SILENCE = 60.0  # seconds that a server takes to be reached, or to say something where no patience is given
 
 
 class Refused(Exception):
@@ -83,40 +85,60 @@ class Client:
     """One connection, one caller. It sends what window and cursors allow."""
 
     def __init__(self, host, port):
-        self.socket = socket.create_connection((host, port), timeout=60)
+        self.socket = socket.create_connection((host, port), timeout=SILENCE)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.caller = secrets.randbits(64) | 1
         self.data = bytearray()
         self.last_call = 0
-        # Until the first answer one request may be out: it registers this caller.
-        self.window, self.free, self.last = 1, 0, 64 << 16
+        # Nothing was told yet that would hold.
+        self.window, self.free, self.last, self.until = 1, 0, RANKS, 0.0
         self.sequence = 0
         self.shed = []
+        self.goodbye = None
 
     def call(self, method, payload=b"", rank=UNRANKED, patience=None):
         return self.calls([(method, payload)], rank, patience)[0]
 
     def calls(self, requests, rank=UNRANKED, patience=None):
         """Calls that go out together, as far as there are credits. Answers in their order; a call
-        that was refused or failed is its exception."""
+        that was refused, failed or was not answered within `patience` seconds is its exception."""
+        for _, payload in requests:
+            if len(payload) > LARGEST:
+                raise ValueError(f"a payload of {len(payload)} bytes, {LARGEST} are allowed")
         deadline = None if patience is None else time.monotonic() + patience
         waiting, answers, given = {}, [None] * len(requests), rank
         for place, (method, payload) in enumerate(requests):
             lot = given & 0xFFFF == 0  # Names no user: by lot.
             rank = given | 1 + secrets.randbelow(0xFFFF) if lot else given
-            while len(waiting) >= self.window and rank >= self.free and waiting:
-                self.take(waiting, answers)
-            if rank >= self.last:
+            self.listen(waiting, answers)
+            while waiting and not self.may_send(rank, len(waiting)):
+                self.take(waiting, answers, deadline)
+            if deadline is not None and time.monotonic() >= deadline:
+                answers[place] = TimeoutError("too late to be sent")
+            elif self.goodbye:
+                answers[place] = self.ended()
+            elif rank >= self.told()[2]:
                 self.shed.append(rank)
                 answers[place] = Refused("rank", "never")
-                continue
-            left = len(requests) - place - 1
-            waiting[self.send(method, payload, rank, lot, deadline, left)] = place
+            else:
+                left = len(requests) - place - 1
+                waiting[self.send(method, payload, rank, lot, deadline, left)] = place
         while waiting:
-            self.take(waiting, answers)
+            self.take(waiting, answers, deadline)
         if len(answers) == 1 and isinstance(answers[0], Exception):
             raise answers[0]
         return answers
+
+    def told(self):
+        """Window, free ranks and ranks let in. What was said holds for a while; before the first word
+        and after the last one is over, one request at a time asks."""
+        if time.monotonic() >= self.until:
+            return 1, 0, RANKS
+        return self.window, self.free, self.last
+
+    def may_send(self, rank, out):
+        window, free, _ = self.told()
+        return out < window or rank < free
 
     def send(self, method, payload, rank, lot, deadline, demand):
         self.last_call += 1
@@ -130,18 +152,58 @@ class Client:
         if self.shed:
             fields += field(8, len(self.shed)) + field(9, secrets.choice(self.shed))
             self.shed = []
-        self.socket.sendall(frame(REQUEST, self.last_call, fields, payload))
+        self.wait_until(deadline)
+        try:
+            self.socket.sendall(frame(REQUEST, self.last_call, fields, payload))
+        except OSError:
+            self.socket.close()  # Nothing can follow half a frame.
+            raise
         return self.last_call
 
-    def take(self, waiting, answers):
-        """Reads one frame and does what it says."""
-        kind, call, fields, payload = self.receive()
+    def listen(self, waiting, answers):
+        """Does what has come says, without waiting for more."""
+        self.socket.setblocking(False)
+        try:
+            while True:
+                self.step(waiting, answers)
+        except BlockingIOError:
+            pass
+
+    def take(self, waiting, answers, deadline):
+        """Waits for one frame and does what it says. If none comes in time, the calls are given up."""
+        try:
+            self.wait_until(deadline)
+            while not self.step(waiting, answers):
+                self.wait_until(deadline)
+        except socket.timeout:
+            for place in waiting.values():
+                answers[place] = TimeoutError("no answer in time; it may have been done")
+            waiting.clear()
+
+    def step(self, waiting, answers):
+        """Does what the next frame says. If it is not whole yet, reads more of it and is false."""
+        read = read_frame(self.data)
+        if read is not None:
+            del self.data[: read[1]]
+            self.hear(*read[0], waiting, answers)
+            return True
+        more = self.socket.recv(1 << 16)
+        if not more:
+            raise self.ended()
+        self.data += more
+        return False
+
+    def hear(self, kind, call, fields, payload, waiting, answers):
         # Absolute values, of which the latest count.
         if number(fields.get(33, b"")) > self.sequence:
             self.sequence = number(fields[33])
             self.window = number(fields[34]) if 34 in fields else 1 << 32
             self.free = number(fields[35]) if 35 in fields else 0
-            self.last = number(fields[36]) if 36 in fields else 64 << 16
+            self.last = number(fields[36]) if 36 in fields else RANKS
+            holds = number(fields[37]) / 1e9 if 37 in fields else float("inf")
+            self.until = time.monotonic() + holds
+        if kind == GOODBYE:
+            self.goodbye = farewell(number(fields.get(57, b"")))
         if call not in waiting:
             return
         place = waiting.pop(call)
@@ -154,21 +216,25 @@ class Client:
         elif kind == FAILURE:
             answers[place] = Failed(number(fields.get(56, b"")), payload.decode(errors="replace"))
 
-    def receive(self):
-        while True:
-            read = read_frame(self.data)
-            if read is not None:
-                del self.data[: read[1]]
-                return read[0]
-            more = self.socket.recv(1 << 16)
-            if not more:
-                raise ConnectionError("the server closed the connection")
-            self.data += more
+    def wait_until(self, deadline):
+        self.socket.settimeout(SILENCE if deadline is None else max(deadline - time.monotonic(), 0.001))
+
+    def ended(self):
+        said = f" and said: {self.goodbye}" if self.goodbye else ""
+        return ConnectionError(f"the server closed the connection{said}")
 
     def close(self):
         """Says goodbye, so that the server has this caller's credits back."""
-        self.socket.sendall(frame(GOODBYE, 0, field(57, 1)))
-        self.socket.close()
+        try:
+            self.socket.sendall(frame(GOODBYE, 0, field(57, 1)))
+        except OSError:
+            pass  # It has gone before.
+        finally:
+            self.socket.close()
+
+
+def farewell(why):
+    return {2: "malformed", 3: "violation", 4: "idle"}.get(why, "leaving")
 
 
 NAMES = {REQUEST: "request", ANSWER: "answer", REFUSAL: "refusal", FAILURE: "failure",
@@ -215,7 +281,7 @@ def meaning(kind, call, fields, payload):
         words += progress(numbers)
         said(14, "lot")
     elif kind == GOODBYE:
-        words.append({2: "malformed", 3: "violation", 4: "idle"}.get(numbers.get(57), "leaving"))
+        words.append(farewell(numbers.get(57)))
     elif kind != CANCEL:
         if any(tag in numbers for tag in range(32, 40)):
             words.append(f"gate={numbers.get(32, 0)} sequence={numbers.get(33, 0)}")

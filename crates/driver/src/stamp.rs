@@ -27,7 +27,7 @@ use crate::Clock;
 /// Most bytes of one read. 16 KiB of requests of a hundred bytes are served in a fraction of a
 /// millisecond, which bounds what the stamp of the last hides about the first.
 pub const READ: usize = 16 << 10;
-/// A stamp older than this is a step of the wall clock that was not seen, not a wait.
+/// Nothing is taken to have waited longer: a step of the wall clock that was not seen costs no more.
 const OLDEST: Span = Span::from_secs(2);
 /// What waited no longer than this is believed without another look at the clocks; in overload, where
 /// more waits longer, that look costs 50 ns per read.
@@ -55,14 +55,21 @@ pub struct Stamps {
 impl Stamps {
     /// When what carries `stamp` reached the machine, and at the latest `now`, a reading of `clock`.
     pub fn arrived(&mut self, stamp: Option<Wall>, now: Instant, clock: &dyn Clock) -> Instant {
-        let Some(stamp) = stamp else { return now };
-        self.convert(stamp, now, || measure(clock))
+        match stamp {
+            Some(stamp) => self.convert(stamp, now, || measure(clock)),
+            None => {
+                // For the first stamp, so that a step before it is seen.
+                self.offset.get_or_insert_with(|| (measure(clock), now));
+                now
+            }
+        }
     }
 
     fn convert(&mut self, Wall(stamp): Wall, now: Instant, measure: impl Fn() -> u64) -> Instant {
         let by = |offset: u64| Instant::from_nanos(stamp.saturating_sub(offset));
         let believed =
             |offset: u64| now.since(by(offset)) <= FRESH && by(offset).since(now) <= STEP;
+        let first = self.offset.is_none();
         let offset = match self.offset {
             Some((offset, at)) if now.since(at) < MEASURED && believed(offset) => offset,
             known => {
@@ -78,7 +85,13 @@ impl Stamps {
             }
         };
         let arrived = by(offset).clamp(self.stepped.min(now), now);
-        if now.since(arrived) > OLDEST { now } else { arrived }
+        match now.since(arrived) > OLDEST {
+            // Stamped before anybody looked for steps.
+            true if first => now,
+            // After a stall deadlines have passed, and what came before it is not new.
+            true => now - OLDEST,
+            false => arrived,
+        }
     }
 }
 
@@ -276,12 +289,27 @@ mod tests {
     fn what_waited_is_believed_up_to_a_bound() {
         let mut stamps = Stamps::default();
         let now = Instant::ZERO + Span::from_secs(10);
-        for (age, believed) in [(0, 0), (1, 1), (10, 10), (1_900, 1_900), (2_100, 0)] {
+        for (age, believed) in [(0, 0), (1, 1), (10, 10), (1_900, 1_900), (2_100, 2_000)] {
             let (stamp, measure) = stamped(0.0, now, Span::from_millis(age));
             let arrived = stamps.convert(stamp, now, measure);
             assert_eq!(now.since(arrived), Span::from_millis(believed));
         }
-        assert_eq!(stamps.convert(Wall(0), now, || 1_000_000_000_000), now, "before our clock");
+        let oldest = stamps.convert(Wall(0), now, || 1_000_000_000_000);
+        assert_eq!(now.since(oldest), OLDEST, "before our clock");
+        let (stamp, measure) = stamped(0.0, now, Span::from_millis(2_100));
+        assert_eq!(Stamps::default().convert(stamp, now, measure), now, "nothing to compare with");
+    }
+
+    /// A stall may be over just when the kernel begins to give stamps.
+    #[test]
+    fn reads_without_a_stamp_count_as_a_look_at_the_clocks() {
+        let (mut stamps, clock) = (Stamps::default(), Monotonic::new());
+        let before = clock.now();
+        assert_eq!(stamps.arrived(None, before, &clock), before);
+        let (offset, _) = stamps.offset.expect("measured");
+        let now = before + Span::from_secs(3);
+        let stamp = Wall(offset + before.since(Instant::ZERO).as_nanos());
+        assert_eq!(now.since(stamps.convert(stamp, now, || offset)), OLDEST);
     }
 
     /// Whichever way the wall clock steps and however far, nothing appears older than it is.

@@ -2,8 +2,8 @@
 
 use std::{fmt, io};
 
-use tidegate_core::Rejection;
 use tidegate_core::config::ConfigError;
+use tidegate_core::{Advice, Reason, Rejection};
 
 use crate::wire::{Failure, WireError};
 
@@ -95,3 +95,8 @@ impl fmt::Display for Broken {
 }
 
 impl std::error::Error for CallError {}
+
+/// Why a request is refused whose bytes there is no room for: so many are there, and one more is too many.
+pub(crate) fn full(there: usize) -> Rejection {
+    Rejection::new(Reason::Full, there as f64 + 1.0, there as f64, Advice::Elsewhere)
+}

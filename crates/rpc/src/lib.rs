@@ -31,6 +31,7 @@ mod client;
 mod error;
 mod handler;
 mod server;
+mod watch;
 pub mod wire;
 
 pub use bytes::Bytes;

@@ -215,7 +215,7 @@ fn a_slow_reader_costs_a_bounded_amount_of_memory() {
         std::thread::sleep(Duration::from_millis(100));
         std::mem::replace(&mut last, now) == now && now > 1
     });
-    // Answers would be 512 MB. The kernel takes a few, then 1 MiB of them waits.
+    // Answers would be 512 MB. The kernel takes a few, then 4 MiB of them wait.
     let worked = runs.load(Ordering::SeqCst) as usize;
     assert!(worked * ANSWER < 128 << 20, "{worked} answers are kept");
     let (mut answered, mut refused) = (0, 0);
@@ -233,6 +233,43 @@ fn a_slow_reader_costs_a_bounded_amount_of_memory() {
         }
     }
     assert!(answered > 1 && refused > 1, "{answered} answered, {refused} refused");
+}
+
+/// Neither does who does not take refusals: it is not read until it does.
+#[test]
+fn who_takes_no_refusals_costs_a_bounded_amount_of_memory() {
+    const REQUESTS: u64 = 400_000;
+    let server = Server::builder().gate(open(1)).out_limit(64 << 10);
+    let server = server.bind("127.0.0.1:0", blocking(|request| Ok(request.payload)));
+    let server = server.expect("binds");
+    server.gate().input(|gate, _| gate.drain());
+    let mut slow = Raw::connect(server.address());
+    // What the kernels keep is not what this is about.
+    socket2::SockRef::from(&slow.stream).set_recv_buffer_size(64 << 10).expect("can be set");
+    let mut bytes = Vec::new();
+    for _ in 0..REQUESTS {
+        slow.frame(&mut bytes, &Context::default(), 0, b"");
+    }
+    slow.stream.set_nonblocking(true).expect("can be set");
+    let (mut sent, mut last) = (0, 0);
+    until("it is not read any further", || {
+        while let Ok(count) = slow.stream.write(&bytes[sent..]) {
+            sent += count;
+            assert!(sent < bytes.len(), "all is read, and all refusals are kept");
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        let now = server.counts().refused;
+        std::mem::replace(&mut last, now) == now && now > 1
+    });
+    let mut other = Raw::connect(server.address());
+    other.send(b"");
+    assert!(matches!(other.get(), Got::Refusal(..)), "others are read");
+    slow.stream.set_nonblocking(false).expect("can be set");
+    for call in 1..=last {
+        assert!(matches!(slow.get(), Got::Refusal(its, _) if its == call));
+    }
+    // It is read again: whatever it sent has an end.
+    until("the rest is refused", || server.counts().refused > last + 1);
 }
 
 /// Who has as much open as it may is read again when something has ended.
@@ -273,6 +310,88 @@ fn beginnings_of_frames_are_bounded() {
         other => assert_eq!(other, Got::End),
     }
     serves(&server);
+}
+
+/// Who does not go on with a frame is parted with, also if a byte comes now and then.
+#[test]
+fn a_frame_that_trickles_in_is_not_waited_for() {
+    let server = Server::builder()
+        .gate(open(1))
+        .frame_time(Duration::from_millis(50))
+        .bind("127.0.0.1:0", blocking(|request| Ok(request.payload)))
+        .expect("binds");
+    let mut raw = Raw::connect(server.address());
+    let mut bytes = Vec::new();
+    raw.frame(&mut bytes, &Context::default(), 0, &[0; 200_000]);
+    let mut rest = bytes.iter();
+    until("it is parted with", || {
+        let next = rest.next().expect("no frame takes that long");
+        raw.stream.write_all(&[*next]).is_err()
+    });
+    serves(&server);
+}
+
+/// Beginnings of frames do not keep the payloads of others out, and the oldest of them go first.
+#[test]
+fn who_goes_on_is_served_whoever_does_not() {
+    let server = Server::builder()
+        .gate(open(1))
+        .held(100_000)
+        .bind("127.0.0.1:0", blocking(|request| Ok(request.payload)))
+        .expect("binds");
+    let mut begun: Vec<(Raw, Vec<u8>)> = Vec::new();
+    for _ in 0..95 {
+        let mut raw = Raw::connect(server.address());
+        let (mut bytes, mut rest) = (Vec::new(), Vec::new());
+        raw.frame(&mut bytes, &Context::default(), 0, b"");
+        raw.frame(&mut rest, &Context::default(), 0, &[7; 2000]);
+        bytes.extend(rest.drain(..1000));
+        raw.write(&bytes);
+        // With the answer the beginning of the next frame has been read too.
+        assert!(matches!(raw.get(), Got::Answer(1, _)));
+        begun.push((raw, rest));
+    }
+    let mut other = Raw::connect(server.address());
+    let call = other.send(&[1; 10_000]);
+    assert_eq!(other.get(), Got::Answer(call, vec![1; 10_000]));
+    let (mut newest, rest) = begun.pop().expect("many");
+    newest.write(&rest);
+    assert_eq!(newest.get(), Got::Answer(2, vec![7; 2000]));
+    let (mut oldest, _) = begun.swap_remove(0);
+    assert_eq!(oldest.get(), Got::Goodbye(Goodbye::Violation));
+    assert_eq!(oldest.get(), Got::End);
+}
+
+/// Of those who do not take their answers, who has not for longest goes first.
+#[test]
+fn who_takes_answers_gets_them_whoever_does_not() {
+    const MEGABYTE: usize = 1_000_000;
+    let (answer, runs) = (Bytes::from(vec![1; MEGABYTE]), Arc::new(AtomicU64::new(0)));
+    let run = Arc::clone(&runs);
+    let handler = blocking(move |_: Request| {
+        run.fetch_add(1, Ordering::SeqCst);
+        Ok(answer.clone())
+    });
+    let server = Server::builder().gate(open(1)).out_limit(100 << 20).held(40 << 20);
+    let server = server.bind("127.0.0.1:0", handler).expect("binds");
+    // The kernel takes some of each. What is left of both is more than half of the bound.
+    let [mut first, mut second] = [25, 16].map(|requests| {
+        let mut raw = Raw::connect(server.address());
+        socket2::SockRef::from(&raw.stream).set_recv_buffer_size(64 << 10).expect("can be set");
+        let (mut bytes, before) = (Vec::new(), runs.load(Ordering::SeqCst));
+        for _ in 0..requests {
+            raw.frame(&mut bytes, &Context::default(), 0, b"");
+        }
+        raw.write(&bytes);
+        until("all have run", || runs.load(Ordering::SeqCst) == before + requests);
+        raw
+    });
+    let mut nothing = Vec::new();
+    wire::write_cancel(&mut nothing, 99);
+    until("the first is parted with", || first.stream.write_all(&nothing).is_err());
+    for call in 1..=16 {
+        assert!(matches!(second.get(), Got::Answer(its, _) if its == call));
+    }
 }
 
 fn serves_anything(server: &Server) {

@@ -467,3 +467,22 @@ async fn calls_go_elsewhere_when_a_server_is_gone() {
     }
     assert!(served >= 150, "{served} of 200");
 }
+
+/// Who reads its answers is served, however many large ones it asks for at once.
+#[test]
+fn large_answers_are_no_reason_to_refuse_whoever_takes_them() {
+    let answer = Bytes::from(vec![1; 300_000]);
+    let handler = blocking(move |_: Request| Ok(answer.clone()));
+    let server = Server::builder().gate(open(1)).bind("127.0.0.1:0", handler).expect("binds");
+    let mut raw = Raw::connect(server.address());
+    for _ in 0..20 {
+        let mut bytes = Vec::new();
+        for _ in 0..16 {
+            raw.frame(&mut bytes, &Context::default(), 0, b"");
+        }
+        raw.write(&bytes);
+        for _ in 0..16 {
+            assert!(matches!(raw.get(), Got::Answer(_, answer) if answer.len() == 300_000));
+        }
+    }
+}

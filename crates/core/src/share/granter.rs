@@ -115,8 +115,11 @@ impl Granter {
         let entry = self.holders.get(&report.holder).copied();
         match entry {
             Some(entry) if report.sequence < entry.sequence => None,
-            // Repeated: so is the answer, and nothing else changes.
+            // Repeated: so is the answer. It may be of a process that has just been started with the id of
+            // another, and counts its term from now.
             Some(entry) if report.sequence == entry.sequence => {
+                let until = now + self.config.kept();
+                self.commit(report.holder, entry.committed, Entry { until, ..entry });
                 Some(self.answer(report, entry.told, entry.granted))
             }
             Some(entry) => {
@@ -331,6 +334,34 @@ mod tests {
         };
         assert_eq!(asks(&mut granter, at(10_000), 1), Share::NONE);
         assert_eq!(asks(&mut granter, at(10_021), 2), share(800_000, 80));
+    }
+
+    /// It ought to have another id, and gets the lease of its predecessor for a term of its own.
+    #[test]
+    fn a_lease_is_not_given_away_while_it_is_used_by_a_restarted_holder() {
+        let mut granter = granter();
+        let first = report(1, 1, Share::NONE, 500);
+        let granted = granter.on_report(at(0), &first);
+        assert_eq!(granter.on_report(at(9_000), &first), granted);
+        let asks = |granter: &mut Granter, now, sequence| {
+            granter.on_report(now, &report(2, sequence, Share::NONE, 500)).unwrap().leased
+        };
+        assert_eq!(asks(&mut granter, at(10_021), 1), Share::NONE);
+        assert_eq!(asks(&mut granter, at(19_000), 2), Share::NONE);
+        assert_eq!(asks(&mut granter, at(19_021), 3), share(800_000, 80));
+    }
+
+    /// Whatever is said about clocks, no part is given away before its term is over.
+    #[test]
+    fn drifts_that_make_no_sense_return_nothing_too_soon() {
+        for drift in [f64::NAN, f64::INFINITY, 1.0, 2.0, -1.0, -0.001] {
+            let config = LeaseConfig { drift, ..config() };
+            let mut granter = Granter::new(WHOLE, config, AdaptorConfig::default()).unwrap();
+            granter.on_report(at(0), &report(1, 1, Share::NONE, 500)).unwrap();
+            let other = granter.on_report(at(10_000), &report(2, 1, Share::NONE, 500)).unwrap();
+            assert_eq!(other.leased, Share::NONE, "{drift}");
+            assert!(granter.bound().excess.is_finite(), "{drift}");
+        }
     }
 
     #[test]

@@ -57,8 +57,10 @@ struct Step {
 }
 
 impl History {
-    /// No past.
-    pub fn new(now: Instant, config: HistoryConfig) -> Self {
+    /// No past. Steps that are too fine, or none at all, are as fine as may be.
+    pub fn new(now: Instant, mut config: HistoryConfig) -> Self {
+        let finest = config.span.as_nanos() / HistoryConfig::MAX_STEPS as u64;
+        config.step = config.step.max(Span::from_nanos(finest.max(1)));
         let past = VecDeque::with_capacity(config.steps());
         Self { config, past, now: Step::default(), began: now, shifted: false }
     }
@@ -280,6 +282,15 @@ mod tests {
             assert!(!history.shifted(at(ms)), "at {ms} ms");
         }
         assert_eq!(history.load(at(600_000)).over, Span::from_secs(10));
+    }
+
+    #[test]
+    fn steps_of_no_length_are_as_fine_as_may_be() {
+        let seen = |config: HistoryConfig| follow(config, 3_000, |_| 1_000.0).pop();
+        let none = HistoryConfig { step: Span::ZERO, ..HistoryConfig::default() };
+        let finest = HistoryConfig { step: Span::from_millis(10), ..none };
+        assert_eq!(seen(none), seen(finest));
+        assert!(seen(HistoryConfig { span: Span::ZERO, ..none }).is_some(), "and nothing panics");
     }
 
     #[test]

@@ -129,14 +129,20 @@ impl LeaseConfig {
     /// How long a commitment is kept: a term, as the slowest clock counts it, measured with the
     /// fastest.
     pub(super) fn kept(&self) -> Span {
-        self.term.scale((1.0 + self.drift) / (1.0 - self.drift)) + Span::from_nanos(1)
+        let drift = self.drift();
+        self.term.scale((1.0 + drift) / (1.0 - drift)) + Span::from_nanos(1)
+    }
+
+    /// What makes no sense counts as clocks that differ widely: then shares return late, never early.
+    fn drift(&self) -> f64 {
+        self.drift.abs().min(MOST_DRIFT)
     }
 
     /// What is guaranteed for `whole`.
     pub fn bound(&self, whole: Share) -> Bound {
         // A bucket counts whole fractions of a nanosecond per token: at most half of one too few.
         let rounding = whole.rate.as_f64() / (1e9 * FRACTION as f64);
-        let excess = (1.0 + self.drift) * (1.0 + rounding) - 1.0;
+        let excess = (1.0 + self.drift()) * (1.0 + rounding) - 1.0;
         let intruder = self.safe_share(whole).unwrap_or(Share::NONE);
         Bound { whole, excess, intruder }
     }
@@ -155,6 +161,9 @@ impl LeaseConfig {
         problems.range("drift", self.drift, 0.0, 0.1);
     }
 }
+
+/// The largest drift that is believed: a commitment is kept for 19 terms.
+const MOST_DRIFT: f64 = 0.9;
 
 /// The slowest rate that a bucket keeps, in millionths.
 const LEAST_RATE: u64 = 10;

@@ -13,12 +13,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tidegate_core::{Advice, Context, Feedback, Instant, Reason, Rejection, Span};
+use tidegate_core::{Context, Feedback, Instant, Rejection, Span};
 use tidegate_driver::{Names, SharedCaller};
 use tokio::sync::{Notify, oneshot};
 
 use super::stream;
-use crate::error::Broken;
+use crate::error::{Broken, full};
 use crate::wire::{self, Failure, Frame, Goodbye, Kind, Limits, RequestHead, WireError};
 
 /// After a server could not be reached, or has ended a connection without an answer to anything, calls fail for so
@@ -212,9 +212,7 @@ impl Link {
                 return Received::Unsent(state.closed.unwrap_or(End::Closed).told());
             }
             if state.bytes() >= self.bounds.out {
-                let (bytes, limit) = (state.bytes() as f64, self.bounds.out as f64);
-                let full = Rejection::new(Reason::Full, bytes, limit, Advice::Elsewhere);
-                return Received::Refusal(full, None);
+                return Received::Refusal(full(state.waiting.len()), None);
             }
             state.last += 1;
             let call = state.last;

@@ -1,21 +1,20 @@
 //! What a connection does: it is made, then one half writes and the other reads, until either ends.
 
 use std::future::poll_fn;
-use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use socket2::{SockRef, TcpKeepalive};
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
 use super::link::{End, Link};
+use crate::watch::watch;
 use crate::wire::Frame;
 
 /// Serves a connection from beginning to end.
@@ -29,7 +28,7 @@ pub(super) async fn run(link: Arc<Link>, address: SocketAddr) {
     };
     // Without them it works too, only worse.
     let _ = stream.set_nodelay(true);
-    let _ = watch(&stream, link.bounds.silence);
+    let _ = watch(SockRef::from(&stream), link.bounds.silence);
     let (read_half, write_half) = stream.into_split();
     let mut reading = pin!(read(link, read_half));
     let mut writing = pin!(write(link, write_half));
@@ -47,21 +46,6 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.0.fail(End::Closed);
     }
-}
-
-/// Lets the kernel find out that the server is gone without a word: three questions after so long a
-/// silence, and data that nobody acknowledges for twice as long. It counts in seconds.
-fn watch(stream: &TcpStream, silence: Duration) -> io::Result<()> {
-    let second = Duration::from_secs(1);
-    let socket = SockRef::from(stream);
-    let keepalive = TcpKeepalive::new()
-        .with_time(silence.max(second))
-        .with_interval((silence / 3).max(second))
-        .with_retries(3);
-    socket.set_tcp_keepalive(&keepalive)?;
-    #[cfg(target_os = "linux")]
-    socket.set_tcp_user_timeout(Some(2 * silence.max(second)))?;
-    Ok(())
 }
 
 /// Writes whatever is to be written.
@@ -109,23 +93,5 @@ async fn read(link: &Link, mut stream: OwnedReadHalf) -> End {
             }
         }
         bytes.advance(used);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn the_kernel_is_asked_to_find_out_who_is_gone() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        watch(&stream, Duration::from_secs(5)).unwrap();
-        let socket = SockRef::from(&stream);
-        assert!(socket.keepalive().unwrap());
-        #[cfg(target_os = "linux")]
-        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(Duration::from_secs(10)));
-        // The kernel knows no shorter times, which is no reason to do without.
-        watch(&stream, Duration::from_millis(1)).unwrap();
     }
 }

@@ -1,8 +1,9 @@
 //! What a server keeps for its peers, and how much of it.
 //!
 //! Three kinds of bytes wait for somebody: payloads for a slot, answers for a peer that does not take
-//! them, beginnings of frames for their ends. They have one bound. A payload beyond it is refused; a
-//! peer whose other bytes would exceed it is parted with.
+//! them, beginnings of frames for their ends. They have one bound, of which the last two may have half:
+//! peers that do not go on must not keep the payloads of others out. A payload beyond it is refused; of
+//! the others somebody is parted with.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -42,6 +43,16 @@ impl Bounds {
     /// Bytes that are kept.
     pub(super) fn kept(&self) -> usize {
         self.payloads.load(Ordering::Relaxed) + self.buffers.load(Ordering::Relaxed)
+    }
+
+    /// Whether answers and beginnings of frames are more than the part of `held` that they may have.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.buffers.load(Ordering::Relaxed) > self.held / 2
+    }
+
+    /// Whether they leave room for more.
+    pub(super) fn has_room(&self) -> bool {
+        self.buffers.load(Ordering::Relaxed) <= self.held / 8 * 3
     }
 
     /// A payload waits.

@@ -48,7 +48,8 @@ pub struct ServerBuilder {
     workers: usize,
     limits: Limits,
     idle: Span,
-    out_limit: usize,
+    frame_time: Span,
+    out_limit: Option<usize>,
     held: usize,
     connections: usize,
     strikes: u32,
@@ -67,7 +68,8 @@ impl Default for ServerBuilder {
             workers: 1,
             limits: Limits::default(),
             idle: Span::from_secs(300),
-            out_limit: 1 << 20,
+            frame_time: Span::from_secs(10),
+            out_limit: None,
             held: 256 << 20,
             connections: 100_000,
             strikes: 1000,
@@ -109,17 +111,26 @@ impl ServerBuilder {
         self
     }
 
-    /// A connection is ended after so long a silence, be it in the middle of a frame or because its
-    /// peer does not take its answers. Default 5 minutes.
+    /// A connection is ended after so long a silence, be it that its peer does not take its answers.
+    /// Default 5 minutes.
     pub fn idle(mut self, idle: Duration) -> Self {
         self.idle = Span::from(idle);
         self
     }
 
-    /// Bytes of answers that may wait for a connection before nothing more is read from it, and what
-    /// was read is refused. Default 1 MiB.
+    /// How long a frame may take from its first byte to its last; then its connection is ended, also if
+    /// bytes trickle in. More bears slower networks and larger payloads; less keeps beginnings of frames
+    /// for a shorter time. Default 10 s: 1 MiB from a peer that sends 100 kB a second.
+    pub fn frame_time(mut self, time: Duration) -> Self {
+        self.frame_time = Span::from(time);
+        self
+    }
+
+    /// Bytes of answers and refusals that may wait for a connection that takes none before nothing more
+    /// is read from it, and what was read is refused. Default four of the largest payloads, 4 MiB with
+    /// default `limits`, and at least 1 MiB: calls that go out together may all have large answers.
     pub fn out_limit(mut self, bytes: usize) -> Self {
-        self.out_limit = bytes;
+        self.out_limit = Some(bytes);
         self
     }
 
@@ -130,8 +141,9 @@ impl ServerBuilder {
     }
 
     /// Bytes that are kept for others: payloads that wait in the gate, of which more are refused, and
-    /// answers that are not taken and beginnings of frames, whose connections are then ended. Default
-    /// 256 MiB.
+    /// answers that are not taken and beginnings of frames. These may have half: beyond it those
+    /// connections are ended whose frames began longest ago, or whose peers have taken none of their
+    /// answers for longest. Default 256 MiB.
     pub fn held(mut self, bytes: usize) -> Self {
         self.held = bytes;
         self
@@ -219,16 +231,19 @@ impl ServerBuilder {
         gate.name_workflows(|name| Names::process().number(name));
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), reader::WAKER)?;
-        let bounds = Arc::new(Bounds::new(self.out_limit, self.open, self.held, waker));
+        let payload = self.limits.payload.min(wire::LARGEST);
+        let out_limit = self.out_limit.unwrap_or_else(|| payload.saturating_mul(4).max(1 << 20));
+        let bounds = Arc::new(Bounds::new(out_limit, self.open, self.held, waker));
         let settings = Settings {
             limits: self.limits,
             idle: self.idle,
+            frame_time: self.frame_time,
             connections: self.connections,
             stamps: self.stamps,
             trust: self.trust,
         };
         let reader = Reader::new(poll, listener, settings, Arc::clone(&bounds), now)?;
-        let (id, payload) = (gate.id(), self.limits.payload.min(wire::LARGEST));
+        let id = gate.id();
         let mut core = Core::new(gate, self.workers, payload, self.strikes, Arc::clone(&bounds));
         // One more than handlers, so that somebody reads while all of them are busy; a single one
         // reads between handlers.

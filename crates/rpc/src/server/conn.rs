@@ -14,6 +14,7 @@ use mio::net::TcpStream;
 use tidegate_core::{CallerId, Context, Cursor, Feedback, Instant, RequestId, Span};
 
 use super::bounds::Bounds;
+use crate::wire::{self, Goodbye};
 
 /// Calls that ended stay behind an older one that has not, as many as are open and so many besides.
 const ENDED: usize = 64;
@@ -26,7 +27,7 @@ pub(super) struct Conn {
     pub(super) stream: TcpStream,
     state: Mutex<State>,
     gone: AtomicBool,
-    /// Whether more answers wait than may: nothing new is worked on for it.
+    /// Whether more answers wait than may, and the socket takes none: nothing new is worked on for it.
     full: AtomicBool,
     /// The caller it speaks for, as the gate knows it.
     caller: AtomicU64,
@@ -45,6 +46,8 @@ pub(super) struct State {
     dirty: bool,
     /// Whether the socket is full: it will tell when it is not.
     blocked: bool,
+    /// Since when it was seen to be so without having taken anything.
+    stuck: Option<Instant>,
     /// Requests in the gate, in the order of their numbers; those that ended are none.
     calls: VecDeque<(u64, Option<RequestId>)>,
     /// How many of them have not ended.
@@ -123,6 +126,21 @@ impl Conn {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
+    /// Says why, and ends it.
+    pub(super) fn part(&self, why: Goodbye) {
+        self.lock().append(|out| wire::write_goodbye(out, why));
+        self.flush();
+        self.end();
+    }
+
+    /// Appends frames. True if whoever wrote must flush it: the connection was clean, or so much waits that it
+    /// cannot wait for whoever else is to.
+    pub(super) fn write(&self, state: &mut State, frames: impl FnOnce(&mut Vec<u8>)) -> bool {
+        let clean = state.append(frames);
+        self.weigh(state);
+        clean || !state.blocked && state.is_over()
+    }
+
     /// Writes as much as the socket takes.
     pub(super) fn flush(&self) {
         let mut state = self.lock();
@@ -131,7 +149,10 @@ impl Conn {
         while state.written < state.out.len() {
             match (&self.stream).write(&state.out[state.written..]) {
                 Ok(0) => return self.end(),
-                Ok(count) => state.written += count,
+                Ok(count) => {
+                    state.written += count;
+                    state.stuck = None;
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     state.blocked = true;
@@ -142,25 +163,25 @@ impl Conn {
         }
         state.tidy();
         self.weigh(&mut state);
-        if state.blocked && state.bounds.kept() > state.bounds.held {
-            // Somebody has to go, and this one does not take what it asked for.
-            self.end();
-        }
     }
 
     /// Notes how much there is to be written. What a socket takes at once is not worth counting.
-    pub(super) fn weigh(&self, state: &mut State) {
-        let unwritten = state.unwritten();
-        let full = unwritten > state.bounds.unwritten;
+    fn weigh(&self, state: &mut State) {
+        // What was not offered to the socket yet says nothing about the peer.
+        let full = state.blocked && state.is_over();
         if full != self.is_full() {
             self.full.store(full, Ordering::Relaxed);
             if !full {
                 state.bounds.make_room();
             }
         }
-        let kept = if full || state.blocked { unwritten } else { 0 };
+        let kept = if state.blocked { state.unwritten() } else { 0 };
         let State { bounds, counted, .. } = state;
         bounds.count(counted, kept);
+        if state.blocked && state.bounds.kept() > state.bounds.held {
+            // Somebody has to go at once, and this one does not take what it asked for.
+            self.end();
+        }
     }
 }
 
@@ -173,6 +194,7 @@ impl State {
             counted: 0,
             dirty: false,
             blocked: false,
+            stuck: None,
             calls: VecDeque::new(),
             open: 0,
             told: Told::default(),
@@ -181,16 +203,21 @@ impl State {
         }
     }
 
-    /// Appends frames. True if the connection was clean: then whoever wrote must flush it.
-    pub(super) fn write(&mut self, frames: impl FnOnce(&mut Vec<u8>)) -> bool {
+    /// Appends frames that are flushed at once, or else weighed. True if the connection was clean.
+    pub(super) fn append(&mut self, frames: impl FnOnce(&mut Vec<u8>)) -> bool {
         frames(&mut self.out);
         // A full socket tells when it can take more.
         !std::mem::replace(&mut self.dirty, true) && !self.blocked
     }
 
     /// Bytes that wait to be written.
-    pub(super) fn unwritten(&self) -> usize {
+    fn unwritten(&self) -> usize {
         self.out.len() - self.written
+    }
+
+    /// Whether they are more than may wait.
+    fn is_over(&self) -> bool {
+        self.unwritten() > self.bounds.unwritten
     }
 
     /// Whether everything was written.
@@ -280,6 +307,17 @@ impl State {
             self.out.drain(..self.written);
             self.written = 0;
         }
+    }
+
+    /// Since when its peer takes nothing, as far as that is seen now.
+    pub(super) fn stuck(&mut self, now: Instant) -> Option<Instant> {
+        self.blocked.then(|| *self.stuck.get_or_insert(now))
+    }
+
+    /// Forgets what is to be written: the connection has ended.
+    pub(super) fn abandon(&mut self) {
+        (self.out, self.written, self.blocked) = (Vec::new(), 0, false);
+        self.bounds.count(&mut self.counted, 0);
     }
 
     /// Gives all memory back that is not in use: the connection has been idle.
@@ -404,19 +442,37 @@ mod tests {
         assert_eq!(state.strike(at(161_000)), 1);
     }
 
-    /// What is kept for a connection is counted while its socket takes nothing, and never after.
-    #[test]
-    fn what_is_not_taken_is_counted() {
+    fn connection() -> (Conn, std::net::TcpStream) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let peer = std::net::TcpStream::connect(listener.local_addr().expect("bound"));
         let (stream, _) = listener.accept().expect("connected");
         stream.set_nonblocking(true).expect("can be set");
         let bounds = Arc::clone(&state().bounds);
-        let conn = Conn::new(TcpStream::from_std(stream), Arc::clone(&bounds));
-        conn.lock().write(|out| out.extend([0; 100]));
+        (Conn::new(TcpStream::from_std(stream), bounds), peer.expect("listens"))
+    }
+
+    /// A large answer is offered to the socket before anybody is taken not to read.
+    #[test]
+    fn what_was_not_offered_yet_fills_nothing() {
+        let (conn, _peer) = connection();
+        let write = |bytes| conn.write(&mut conn.lock(), |out| out.extend(vec![0; bytes]));
+        assert!(write(600), "it was clean");
+        assert!(!write(100), "whoever wrote first flushes");
+        assert!(write(600), "too much to wait for that");
+        assert!(!conn.is_full());
+        conn.flush();
+        assert!(conn.lock().is_clean() && !conn.is_full());
+    }
+
+    /// What is kept for a connection is counted while its socket takes nothing, and never after.
+    #[test]
+    fn what_is_not_taken_is_counted() {
+        let (conn, peer) = connection();
+        let bounds = Arc::clone(&conn.lock().bounds);
+        conn.lock().append(|out| out.extend([0; 100]));
         conn.flush();
         assert_eq!((bounds.kept(), conn.is_full()), (0, false));
-        conn.lock().write(|out| out.resize(64 << 20, 0));
+        conn.lock().append(|out| out.resize(64 << 20, 0));
         conn.flush();
         assert!(bounds.kept() > 0 && conn.is_full());
         assert!(conn.is_gone(), "more than may be kept for all");

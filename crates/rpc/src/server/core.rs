@@ -15,6 +15,7 @@ use tokio::task::AbortHandle;
 use super::bounds::Bounds;
 use super::conn::Conn;
 use super::table::{Entry, Running, Table, Waiting};
+use crate::error::full;
 use crate::handler::{Answer, Request};
 use crate::wire::{self, Failure, Goodbye};
 
@@ -125,10 +126,8 @@ impl Core {
             return;
         }
         let bytes = request.payload.len();
-        let held = self.bounds.kept() + bytes;
-        let answer = if bytes > 0 && held > self.bounds.held {
-            let (held, most) = (held as f64, self.bounds.held as f64);
-            Err(Rejection::new(Reason::Full, held, most, Advice::Elsewhere))
+        let answer = if bytes > 0 && self.bounds.kept() + bytes > self.bounds.held {
+            Err(full(self.gate.waiting()))
         } else {
             self.gate.arrive_stamped(now, request.arrived, &request.context)
         };
@@ -156,9 +155,7 @@ impl Core {
         // Without feedback: it has been told, and did not listen.
         self.write_refusal(now, request, &rejection, None, dirty);
         if parted {
-            request.conn.lock().write(|out| wire::write_goodbye(out, Goodbye::Violation));
-            request.conn.flush();
-            request.conn.end();
+            request.conn.part(Goodbye::Violation);
         }
         true
     }
@@ -235,11 +232,10 @@ impl Core {
         let feedback = self.feedback(now, &conn, &context);
         let feedback = feedback.map(|feedback| Feedback { progress: done, ..feedback });
         feedback.iter().for_each(|feedback| state.tell(now, feedback));
-        let clean = state.write(|out| match &answer {
+        let clean = conn.write(&mut state, |out| match &answer {
             Ok(payload) => wire::write_answer(out, call, feedback.as_ref(), payload),
             Err(failure) => wire::write_failure(out, call, failure, feedback.as_ref()),
         });
-        conn.weigh(&mut state);
         drop(state);
         if clean {
             dirty.push(conn);
@@ -256,7 +252,7 @@ impl Core {
             return;
         }
         let failure = Failure::new(Failure::STOPPED, "the server stopped");
-        let clean = state.write(|out| wire::write_failure(out, call, &failure, None));
+        let clean = conn.write(&mut state, |out| wire::write_failure(out, call, &failure, None));
         drop(state);
         if clean {
             dirty.push(conn);
@@ -362,10 +358,11 @@ impl Core {
         dirty: &mut Dirty,
     ) {
         self.counts.refused += 1;
-        let mut state = request.conn.lock();
+        let (conn, call) = (&request.conn, request.call);
+        let mut state = conn.lock();
         feedback.iter().for_each(|feedback| state.tell(now, feedback));
-        if state.write(|out| wire::write_refusal(out, request.call, rejection, feedback)) {
-            dirty.push(Arc::clone(&request.conn));
+        if conn.write(&mut state, |out| wire::write_refusal(out, call, rejection, feedback)) {
+            dirty.push(Arc::clone(conn));
         }
     }
 
@@ -375,17 +372,17 @@ impl Core {
         let mut turned_away = false;
         while let Some(action) = self.gate.poll() {
             match action {
-                Action::Start { id, .. } if self.is_for_a_full_connection(id) => {
-                    turned_away = true;
-                    self.gate.cancel(now, id);
-                    let most = self.bounds.unwritten as f64;
-                    let rejection = Rejection::new(Reason::Full, most, most, Advice::Elsewhere);
-                    self.turn_away(now, id, &rejection, dirty);
-                }
-                Action::Start { id, degraded } => {
-                    self.calling += 1;
-                    self.ready.push_back((id, degraded));
-                }
+                Action::Start { id, degraded } => match self.open_on_a_full_connection(id) {
+                    Some(open) => {
+                        turned_away = true;
+                        self.gate.cancel(now, id);
+                        self.turn_away(now, id, &full(open - 1), dirty);
+                    }
+                    None => {
+                        self.calling += 1;
+                        self.ready.push_back((id, degraded));
+                    }
+                },
                 Action::Refuse { id, rejection } => self.turn_away(now, id, &rejection, dirty),
                 Action::Notify { caller, feedback } => self.notify(now, caller, &feedback, dirty),
             }
@@ -393,9 +390,15 @@ impl Core {
         turned_away
     }
 
-    /// Whether the answer could not be sent: its peer does not even take those there are.
-    fn is_for_a_full_connection(&self, id: RequestId) -> bool {
-        self.table.waiting(id).is_some_and(|waiting| waiting.conn.is_full())
+    /// Whether the answer could not be sent, for its peer does not even take those there are: how many
+    /// requests that has open.
+    fn open_on_a_full_connection(&self, id: RequestId) -> Option<usize> {
+        let conn = &self.table.waiting(id)?.conn;
+        if conn.is_full() {
+            // It may have taken some since they were last offered.
+            conn.flush();
+        }
+        conn.is_full().then(|| conn.lock().open())
     }
 
     /// Refuses what waits.
@@ -405,12 +408,15 @@ impl Core {
         self.refuse(now, &waiting, why, dirty);
     }
 
-    /// Tells a caller over one of its connections.
+    /// Tells a caller over one of its connections, unless it does not read what it was told before.
     fn notify(&self, now: Instant, caller: CallerId, feedback: &Feedback, dirty: &mut Dirty) {
         let Some(conn) = self.callers.get(&caller).and_then(|conns| conns.last()) else { return };
+        if conn.is_full() {
+            return;
+        }
         let mut state = conn.lock();
         state.tell(now, feedback);
-        if state.write(|out| wire::write_feedback(out, feedback)) {
+        if conn.write(&mut state, |out| wire::write_feedback(out, feedback)) {
             dirty.push(Arc::clone(conn));
         }
     }

@@ -35,6 +35,8 @@ pub(super) struct Half {
     /// The beginning of a frame, and how many of its bytes are counted as kept.
     pub(super) partial: Vec<u8>,
     pub(super) counted: usize,
+    /// When that began.
+    pub(super) begun: Instant,
     pub(super) caller: CallerId,
     /// The last call's number.
     call: Option<u64>,
@@ -55,6 +57,7 @@ impl Half {
             conn,
             partial: Vec::new(),
             counted: 0,
+            begun: now,
             caller: CallerId::UNKNOWN,
             call: None,
             listed: None,
@@ -69,6 +72,12 @@ impl Half {
     pub(super) fn is_full(&self, bounds: &Bounds) -> bool {
         let full = self.conn.is_full() || self.conn.lock().open() >= bounds.open;
         full && !self.conn.is_gone()
+    }
+
+    /// Whether a frame takes longer than it may, and not because it is not read.
+    pub(super) fn lags(&self, now: Instant, frame_time: Span) -> bool {
+        let read = self.listed.is_none() && !self.parked;
+        read && !self.partial.is_empty() && now.since(self.begun) > frame_time
     }
 
     /// Reads all frames of `bytes` and returns how many bytes they were.

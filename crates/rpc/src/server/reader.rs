@@ -16,6 +16,7 @@ use std::time::Duration;
 use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
+use socket2::SockRef;
 use tidegate_core::{Instant, Span};
 use tidegate_driver::stamp::{self, Receiver, Stamps};
 use tidegate_driver::{Clock, Names};
@@ -23,6 +24,7 @@ use tidegate_driver::{Clock, Names};
 use super::bounds::Bounds;
 use super::conn::Conn;
 use super::half::{Half, Input};
+use crate::watch::watch;
 use crate::wire::{self, Goodbye, Limits};
 
 /// Most reads between two looks at the gate: a fraction of a millisecond's work.
@@ -40,12 +42,17 @@ const ASKED: usize = 16;
 /// do so itself: what it sent before it heard us has come by then, from anywhere on earth.
 const LINGER: Span = Span::from_secs(1);
 
+/// After so long a silence the kernel asks whether a peer is still there, or after `idle` if that is
+/// shorter: what runs for one that is gone keeps its slot until then.
+const SILENCE: Duration = Duration::from_secs(30);
+
 pub(super) const LISTENER: Token = Token(usize::MAX);
 pub(super) const WAKER: Token = Token(usize::MAX - 1);
 
 pub(super) struct Settings {
     pub(super) limits: Limits,
     pub(super) idle: Span,
+    pub(super) frame_time: Span,
     pub(super) connections: usize,
     pub(super) stamps: bool,
     /// Whether what callers say about themselves is believed.
@@ -146,7 +153,7 @@ impl Reader {
         self.goodbye = now;
         self.stop_listening();
         for half in self.conns.iter().flatten() {
-            half.conn.lock().write(|out| wire::write_goodbye(out, Goodbye::Leaving));
+            half.conn.lock().append(|out| wire::write_goodbye(out, Goodbye::Leaving));
             half.conn.flush();
         }
     }
@@ -201,6 +208,10 @@ impl Reader {
             if event.is_writable() && !half.conn.lock().is_clean() {
                 half.conn.flush();
             }
+            if event.is_error() && half.parked {
+                // It is not read, so nobody else would notice.
+                half.conn.end();
+            }
             half.ending |= event.is_read_closed();
             if wants_reading(event) && half.listed.is_none() && !half.parked {
                 half.listed = Some(now);
@@ -219,6 +230,8 @@ impl Reader {
             }
             half.parked = false;
             half.listed = Some(now);
+            // Until now it was us who did not go on.
+            half.begun = now;
             self.unread.push_back(*token);
             false
         });
@@ -258,6 +271,7 @@ impl Reader {
     fn greet(&self, mut stream: TcpStream, token: usize, now: Instant) -> Option<Half> {
         // Answers leave when they are written; waiting for more is what coalescing does.
         let _ = stream.set_nodelay(true);
+        let _ = watch(SockRef::from(&stream), SILENCE.min(self.settings.idle.into()));
         if self.settings.stamps {
             Receiver::enable(&stream);
         }
@@ -303,6 +317,7 @@ impl Reader {
         let bytes = &self.buffer[..count];
         let (settings, names) = (&self.settings, &self.names);
         let parsed = if half.partial.is_empty() {
+            half.begun = now;
             half.parse(bytes, arrived, settings, names, inputs).map(|used| {
                 half.partial.extend_from_slice(&bytes[used..]);
             })
@@ -311,29 +326,53 @@ impl Reader {
             partial.extend_from_slice(bytes);
             let used = half.parse(&partial, arrived, settings, names, inputs);
             used.map(|used| {
+                if used > 0 {
+                    half.begun = now;
+                }
                 if used < partial.len() {
                     partial.drain(..used);
                     half.partial = partial;
                 }
             })
         };
+        if parsed.is_err() {
+            inputs.push(Input::Malformed);
+            half.conn.part(Goodbye::Malformed);
+            return self.lose(token, inputs);
+        }
         self.bounds.count(&mut half.counted, half.partial.len());
-        let too_much = half.counted > 0 && self.bounds.kept() > self.bounds.held;
-        let why = match parsed {
-            Ok(()) if too_much => Goodbye::Violation,
-            Ok(()) => return now.since(arrived),
-            Err(_) => Goodbye::Malformed,
+        if half.counted > 0 && self.bounds.is_crowded() {
+            self.part_with_oldest(now, inputs);
+        }
+        now.since(arrived)
+    }
+
+    /// Parts with those whose frames began longest ago, or who have taken none of their answers for
+    /// longest. A few at once: to look for them takes time.
+    fn part_with_oldest(&mut self, now: Instant, inputs: &mut Vec<Input>) {
+        let since = |half: &Half| {
+            let begun = (half.counted > 0).then_some(half.begun);
+            begun.into_iter().chain(half.conn.lock().stuck(now)).min()
         };
-        inputs.extend((why == Goodbye::Malformed).then_some(Input::Malformed));
-        half.conn.lock().write(|out| wire::write_goodbye(out, why));
-        half.conn.flush();
-        self.lose(token, inputs)
+        let waits = |(token, half): (usize, &Option<Half>)| Some((since(half.as_ref()?)?, token));
+        let mut oldest: Vec<_> = self.conns.iter().enumerate().filter_map(waits).collect();
+        oldest.sort_unstable();
+        for (_, token) in oldest {
+            if self.bounds.has_room() {
+                break;
+            }
+            if let Some(half) = &self.conns[token] {
+                half.conn.part(Goodbye::Violation);
+            }
+            self.lose(token, inputs);
+        }
     }
 
     /// A connection is no more.
     fn lose(&mut self, token: usize, inputs: &mut Vec<Input>) -> Span {
         if let Some(mut half) = self.conns[token].take() {
             half.conn.end();
+            half.conn.lock().abandon();
             self.bounds.count(&mut half.counted, 0);
             inputs.push(Input::Gone(half.caller, Arc::clone(&half.conn)));
             inputs.push(Input::Dead(half.conn));
@@ -350,9 +389,11 @@ impl Reader {
         asked.filter_map(|half| stamp::round_trip(&half.conn.stream)).min()
     }
 
-    /// Ends connections that have been silent, or have not taken their answers, for too long, and those
-    /// whose peers have said goodbye and wait for nothing.
+    /// Ends connections that have been silent, have not gone on with a frame, or have not taken their
+    /// answers, for too long, and those whose peers have said goodbye and wait for nothing.
     fn sweep(&mut self, now: Instant, inputs: &mut Vec<Input>) {
+        // After a stall of ours ends of frames are there, and not all are read yet.
+        let stalled = now.since(self.swept) >= self.settings.frame_time.max(SWEEP + SWEEP);
         self.swept = now;
         inputs.extend(self.round_trip(now).map(Input::RoundTrip));
         // What could not be accepted, for want of file descriptors say, may be now.
@@ -362,13 +403,16 @@ impl Reader {
             let Some(half) = half else { continue };
             let mut state = half.conn.lock();
             let silent = now.since(half.heard);
+            state.stuck(now);
             let waits_for_us = state.open() > 0 && state.is_clean();
             // What was read in this pass has not begun yet.
             let over = half.left && silent >= SWEEP && state.is_idle();
             if half.conn.is_gone() || over {
                 lost.push(token);
-            } else if silent > self.settings.idle && !waits_for_us {
-                state.write(|out| wire::write_goodbye(out, Goodbye::Idle));
+            } else if silent > self.settings.idle && !waits_for_us
+                || !stalled && half.lags(now, self.settings.frame_time)
+            {
+                state.append(|out| wire::write_goodbye(out, Goodbye::Idle));
                 lost.push(token);
             } else if silent >= SWEEP {
                 state.rest();
@@ -381,9 +425,48 @@ impl Reader {
             }
             self.lose(token, inputs);
         }
+        if self.bounds.is_crowded() {
+            self.part_with_oldest(now, inputs);
+        }
     }
 }
 
 fn wants_reading(event: &Event) -> bool {
     event.is_readable() || event.is_read_closed() || event.is_error()
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_driver::Monotonic;
+
+    use super::*;
+
+    /// Who goes without a word while a task runs for it is noticed by the kernel, or not at all.
+    #[test]
+    fn who_is_accepted_is_watched() {
+        for (idle, asks) in [(300, 30), (10, 10)] {
+            let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+            let address = listener.local_addr().unwrap();
+            let (limits, idle) = (Limits::default(), Span::from_secs(idle));
+            let settings = Settings {
+                limits,
+                idle,
+                frame_time: idle,
+                connections: 1,
+                stamps: false,
+                trust: true,
+            };
+            let bounds = Arc::new(Bounds::for_tests(1000));
+            let poll = Poll::new().unwrap();
+            let mut reader = Reader::new(poll, listener, settings, bounds, Instant::ZERO).unwrap();
+            let _peer = std::net::TcpStream::connect(address).unwrap();
+            while reader.conns.is_empty() {
+                reader.pass(Duration::from_secs(1), &Monotonic::new(), &mut Vec::new());
+            }
+            let half = reader.half(0).unwrap();
+            let socket = SockRef::from(&half.conn.stream);
+            assert!(socket.keepalive().unwrap());
+            assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(asks));
+        }
+    }
 }

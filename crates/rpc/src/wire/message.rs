@@ -290,7 +290,7 @@ pub enum Goodbye {
     Malformed = 2,
     /// It was sent far more than it allowed.
     Violation = 3,
-    /// It heard nothing for long.
+    /// It heard nothing for long, or not the end of a frame.
     Idle = 4,
 }
 
