@@ -3,7 +3,9 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,12 +19,20 @@ pub(crate) struct Browser {
     driver: Child,
     port: u16,
     session: String,
+    /// What the browser leaves behind.
+    folder: PathBuf,
 }
 
 impl Browser {
     /// None where Chromium or its driver is missing: `cargo xtask test` says so by name.
     pub(crate) fn start(width: u32, height: u32) -> Option<Self> {
-        let driver = Command::new("chromedriver").arg("--port=0").stdout(Stdio::piped()).spawn();
+        static BROWSERS: AtomicU32 = AtomicU32::new(0);
+        let number = BROWSERS.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tidegate-browser-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).expect("a folder of its own");
+        let mut driver = Command::new("chromedriver");
+        let driver = driver.arg("--port=0").env("TMPDIR", &folder).stdout(Stdio::piped()).spawn();
         let Ok(mut driver) = driver else {
             eprintln!("skipped: there is no chromedriver (apt-get install chromium-driver)");
             return None;
@@ -33,7 +43,7 @@ impl Browser {
         let digits: String = line.chars().filter(char::is_ascii_digit).collect();
         thread::spawn(move || lines.for_each(drop));
         let mut browser =
-            Self { driver, port: digits.parse().expect("a port"), session: String::new() };
+            Self { driver, port: digits.parse().expect("a port"), session: String::new(), folder };
         let window = format!("--window-size={width},{height}");
         let args =
             ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", &window];
@@ -127,6 +137,7 @@ impl Drop for Browser {
             self.ask("DELETE", &self.session, None);
         }
         let _ = self.driver.kill().and_then(|()| self.driver.wait());
+        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
