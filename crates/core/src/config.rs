@@ -33,8 +33,10 @@ impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (n, Problem { field, value, allowed }) in self.0.iter().enumerate() {
             let newline = if n > 0 { "\n" } else { "" };
-            if value.is_empty() {
+            if field.is_empty() {
                 write!(f, "{newline}{allowed}")?;
+            } else if value.is_empty() {
+                write!(f, "{newline}{field}: {allowed}")?;
             } else {
                 write!(f, "{newline}{field} = {value} is not allowed: {allowed}")?;
             }
@@ -108,19 +110,24 @@ pub fn read_table<T: DeserializeOwned + Serialize>(
     mut table: toml::Table,
     validate: impl FnOnce(&T, &mut Problems),
 ) -> Result<T, ConfigError> {
-    let mut problems = Problems::default();
+    let (mut problems, mut filled) = (Problems::default(), Vec::new());
     let config = loop {
         match table.clone().try_into::<T>() {
             Ok(config) => break config,
             Err(error) => {
                 let error = message(&error);
-                let Some((path, value)) = set_aside_culprit::<T>(&mut table, &error) else {
-                    let (field, value) = (String::new(), String::new());
-                    problems.found.push(Problem { field, value, allowed: error });
-                    return Err(ConfigError(problems.found));
+                let mut problem = |path: Vec<String>, value: String, allowed: String| {
+                    problems.found.push(Problem { field: path.join("."), value, allowed });
                 };
-                let field = path.join(".");
-                problems.found.push(Problem { field, value: value.to_string(), allowed: error });
+                if let Some(path) = fill_in::<T>(&mut table, &error, &filled) {
+                    filled.push(path.clone());
+                    problem(path, String::new(), error);
+                } else if let Some((path, value)) = set_aside_culprit::<T>(&mut table, &error) {
+                    problem(path, value.to_string(), error);
+                } else {
+                    problem(Vec::new(), String::new(), error);
+                    return Err(ConfigError(problems.found));
+                }
             }
         }
     };
@@ -180,7 +187,7 @@ fn is_empty(value: &toml::Value) -> bool {
 }
 
 /// Removes the field without which `error` does not occur. Errors of tagged blocks do not say where
-/// they are, but there are few fields, so each is tried.
+/// they are, but there are few fields, so each is tried. What a block in a list cannot do without is replaced.
 fn set_aside_culprit<T: DeserializeOwned>(
     table: &mut toml::Table,
     error: &str,
@@ -190,16 +197,89 @@ fn set_aside_culprit<T: DeserializeOwned>(
     paths.into_iter().find_map(|path| {
         let mut rest = table.clone();
         let value = take(&mut rest, &path)?;
-        let cured = match rest.clone().try_into::<T>() {
-            Ok(_) => true,
-            // Without the key that chooses a policy there is another error, and no cure.
-            Err(now) => message(&now) != error && !message(&now).starts_with("missing field"),
-        };
-        cured.then(|| {
-            *table = rest;
-            (path, value)
-        })
+        let last = &path[path.len() - 1];
+        let misspelt = error.starts_with(&format!("unknown field `{last}`"));
+        match rest.clone().try_into::<T>().map_err(|now| message(&now)) {
+            // Without the key that chooses a policy there is another error, and no cure. But where a name is wrong, the
+            // right one may be missing.
+            Err(now) if now == error => return None,
+            Err(now) if now.starts_with("missing field") && !misspelt => {
+                let at = &path[..path.len() - 1];
+                let in_list = at.last()?.parse::<usize>().is_ok();
+                rest = Some(rest)
+                    .filter(|_| in_list)
+                    .and_then(|rest| fill::<T>(rest, at, last, error))?;
+            }
+            _ => {}
+        }
+        *table = rest;
+        Some((path, value))
     })
+}
+
+/// Puts something into the block at `path`, so that `error` does not occur and the rest can be judged.
+fn fill<T: DeserializeOwned>(
+    table: toml::Table,
+    path: &[String],
+    name: &str,
+    error: &str,
+) -> Option<toml::Table> {
+    // Each with how an error tells that it does not fit.
+    let fillers = [(0.into(), "`0`"), (FILLER.into(), FILLER), (false.into(), "`false`")];
+    fillers.into_iter().find_map(|(filler, unfit): (toml::Value, &str)| {
+        let mut filled = table.clone();
+        block(&mut filled, path)?.insert(name.to_owned(), filler);
+        let now = filled.clone().try_into::<T>().err().map(|now| message(&now));
+        now.is_none_or(|now| now != error && !now.contains(unfit)).then_some(filled)
+    })
+}
+
+/// No value that anybody gives.
+const FILLER: &str = "/?";
+
+/// Puts something where a block in a list lacks a field, once, so that the rest can be judged. Returns its path.
+fn fill_in<T: DeserializeOwned>(
+    table: &mut toml::Table,
+    error: &str,
+    filled: &[Vec<String>],
+) -> Option<Vec<String>> {
+    let name = error.strip_prefix("missing field `")?.split('`').next()?;
+    let mut paths = Vec::new();
+    items(table, &mut Vec::new(), &mut paths);
+    paths.into_iter().find_map(|mut path| {
+        if block(table, &path)?.contains_key(name) {
+            return None;
+        }
+        let rest = fill::<T>(table.clone(), &path, name, error)?;
+        path.push(name.to_owned());
+        if filled.contains(&path) {
+            return None;
+        }
+        *table = rest;
+        Some(path)
+    })
+}
+
+/// Paths of all blocks in lists.
+fn items(table: &toml::Table, above: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
+    for (name, value) in table {
+        above.push(name.clone());
+        match value {
+            toml::Value::Table(block) => items(block, above, found),
+            toml::Value::Array(list) => {
+                for (at, item) in list.iter().enumerate() {
+                    above.push(at.to_string());
+                    if let toml::Value::Table(block) = item {
+                        items(block, above, found);
+                        found.push(above.clone());
+                    }
+                    above.pop();
+                }
+            }
+            _ => {}
+        }
+        above.pop();
+    }
 }
 
 /// Paths of all fields, those of a block before the block itself.
@@ -229,15 +309,20 @@ fn fields_of(value: &toml::Value, above: &mut Vec<String>, found: &mut Vec<Vec<S
 
 fn take(table: &mut toml::Table, path: &[String]) -> Option<toml::Value> {
     let (last, blocks) = path.split_last()?;
-    let Some((first, rest)) = blocks.split_first() else { return table.remove(last) };
+    block(table, blocks)?.remove(last)
+}
+
+/// The block at a path.
+fn block<'a>(table: &'a mut toml::Table, path: &[String]) -> Option<&'a mut toml::Table> {
+    let Some((first, rest)) = path.split_first() else { return Some(table) };
     let mut value = table.get_mut(first)?;
-    for block in rest {
+    for name in rest {
         value = match value {
-            toml::Value::Array(list) => list.get_mut(block.parse::<usize>().ok()?)?,
-            value => value.get_mut(block)?,
+            toml::Value::Array(list) => list.get_mut(name.parse::<usize>().ok()?)?,
+            value => value.get_mut(name)?,
         };
     }
-    value.as_table_mut()?.remove(last)
+    value.as_table_mut()
 }
 
 /// What is wrong, without the line that says where: fields are named by their path. Instead of all that

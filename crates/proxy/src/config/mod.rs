@@ -142,6 +142,29 @@ mod tests {
         }
     }
 
+    /// Whatever is wrong with one block of a list, the others are judged too, each by its place.
+    #[test]
+    fn problems_of_all_rules_are_told_at_once() {
+        let rules =
+            ["business=70", "path='b'\nbusiness=70", "bussines=7", "business=400", "business='x'"];
+        let rules: String = rules.map(|rule| format!("[[proxy.rules]]\n{rule}\n")).concat();
+        let text = format!("[proxy]\nupstreams=['http://a']\n{rules}");
+        let error = File::parse(&text).expect_err("much is wrong");
+        let told = error.to_string();
+        for problem in [
+            "proxy.rules.0.business = 70 is not allowed: 0 to 63",
+            "proxy.rules.1.path = b is not allowed",
+            "proxy.rules.1.business = 70 is not allowed",
+            "proxy.rules.2.bussines = 7 is not allowed: unknown field `bussines`; did you mean `business`?",
+            "proxy.rules.2.business: missing field `business`",
+            "proxy.rules.3.business = 400 is not allowed",
+            "proxy.rules.4.business = \"x\" is not allowed",
+        ] {
+            assert!(told.contains(problem), "{problem} is missing from:\n{told}");
+        }
+        assert_eq!(error.problems().len(), 7, "{told}");
+    }
+
     #[test]
     fn problems_of_all_blocks_are_told_at_once() {
         let text = "
