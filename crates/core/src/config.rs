@@ -134,7 +134,12 @@ pub fn read_table<T: DeserializeOwned + Serialize>(
     if let Ok(printed) = toml::Table::try_from(&config) {
         note_unread(&table, &printed, &mut problems);
     }
+    let unread = problems.found.clone();
     validate(&config, &mut problems);
+    // What stands there instead of what could not be read is nobody's fault.
+    let judged = problems.found.split_off(unread.len());
+    let is_given = |problem: &Problem| unread.iter().all(|one| one.field != problem.field);
+    problems.found.extend(judged.into_iter().filter(is_given));
     problems.into_result().map(|()| config)
 }
 
