@@ -19,6 +19,7 @@
 use std::collections::VecDeque;
 
 use super::PoolForm;
+use super::holder::{Drained, Holder, Speakers};
 use super::index::Index;
 use crate::admission::Issued;
 use crate::context::{CallerId, Context};
@@ -46,50 +47,6 @@ pub(crate) struct Windows {
     strict: Links,
     notices: VecDeque<CallerId>,
     speakers: Speakers,
-}
-
-/// Who spoke lately.
-#[derive(Clone, Debug)]
-struct Speakers {
-    epoch: u64,
-    /// How many callers spoke in this epoch, and in the one before but not in it.
-    now: usize,
-    before: usize,
-}
-
-/// One caller.
-#[derive(Clone, Debug)]
-pub(crate) struct Holder {
-    caller: CallerId,
-    window: u32,
-    in_flight: u32,
-    /// What it said it has waiting.
-    demand: u32,
-    /// What it said it has shed itself; for whoever looks.
-    sheds: u64,
-    heard: Instant,
-    /// When it last spoke, and in which epoch.
-    spoke: Instant,
-    epoch: u64,
-    /// When it was last looked at whether it has fallen silent.
-    looked: Instant,
-    /// Since when it has held credits without a break.
-    holding_since: Instant,
-    /// Whether a request of it was refused since the last response.
-    refused: bool,
-    /// Which list of drained callers it is in, if any.
-    drained: Option<Drained>,
-    /// The cursor it was last told, for policies that announce one; none before that.
-    told: Option<Cursor>,
-    /// The one before that, and until when: what it sent by it may still be on its way.
-    told_before: Option<Cursor>,
-    told_until: Instant,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Drained {
-    Hungry,
-    Content,
 }
 
 /// How credits are shared out.
@@ -503,50 +460,6 @@ impl Windows {
             Some(Drained::Hungry) => drop(self.drained.remove(&mut self.hungry, key.index())),
             Some(Drained::Content) => drop(self.drained.remove(&mut self.content, key.index())),
         }
-    }
-}
-
-impl Holder {
-    /// A request of the caller is in, or was refused at once. Returns whether [`follow`](Windows::follow) is due.
-    #[inline(always)]
-    pub(crate) fn on_request(&mut self, context: &Context, is_in: bool) -> bool {
-        self.in_flight += u32::from(is_in);
-        self.refused |= !is_in;
-        self.demand = context.demand;
-        self.sheds += u64::from(context.sheds.count);
-        self.wanted() != self.window || self.drained.is_some()
-    }
-
-    /// Its window, as far as it has demand. Less demand takes effect at once (Breakwater's code); a caller beyond its
-    /// window, as happens when it was cut while requests were under way, holds what it uses.
-    #[inline]
-    fn wanted(&self) -> u32 {
-        let wanted = self.in_flight.saturating_add(self.demand);
-        self.window.min(wanted).max(self.in_flight)
-    }
-
-    /// The cursor that the caller was told last, or the one before if it is laxer and was good after `since`; none if it has
-    /// not been told any.
-    #[inline]
-    pub(crate) fn told(&self, since: Instant) -> Option<Cursor> {
-        if self.told_until > since { self.told.max(self.told_before) } else { self.told }
-    }
-}
-
-impl Speakers {
-    /// Notes that a caller speaks; returns for how long it was silent, none the first time.
-    #[inline]
-    fn note(&mut self, now: Instant, holder: &mut Holder) -> Option<Span> {
-        if holder.epoch != self.epoch {
-            if holder.epoch + 1 == self.epoch {
-                self.before -= 1;
-            }
-            holder.epoch = self.epoch;
-            self.now += 1;
-        }
-        holder.heard = now;
-        let before = std::mem::replace(&mut holder.spoke, now);
-        (before < Instant::FAR).then(|| now.since(before))
     }
 }
 
