@@ -22,11 +22,10 @@ use serde::{Deserialize, Serialize};
 use super::{Admission, AdmissionConfig, Issued, Needs};
 use crate::config::Problems;
 use crate::context::{CallerId, Context};
-use crate::credit::{Pool, PoolConfig, PoolForm, Share, Windows};
+use crate::credit::{Pool, PoolConfig, PoolForm, Share, Windows, Word};
 use crate::event::Event;
 use crate::feedback::Feedback;
 use crate::meter::Cost;
-use crate::rank::Cursor;
 use crate::request::{Cx, Request};
 use crate::signal::{Backlog, DelaySignal};
 use crate::time::{Instant, Span};
@@ -173,7 +172,7 @@ impl Admission for Breakwater {
             self.pool.reset();
         }
         let share = self.share();
-        let window = self.windows.assign(cx.now, caller, &share, Cursor::OPEN);
+        let window = self.windows.assign(cx.now, caller, &share, Word::OPEN);
         if let Some(credits) = window {
             cx.events.push(cx.now, || Event::Window { caller, credits });
         }

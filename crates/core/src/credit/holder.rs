@@ -28,9 +28,22 @@ pub(crate) struct Holder {
     pub(super) drained: Option<Drained>,
     /// The cursor it was last told, for policies that announce one; none before that.
     pub(super) told: Option<Cursor>,
-    /// The one before that, and until when: what it sent by it may still be on its way.
+    /// The laxest of those before that, and until when it held: what was sent by it may still be on its way.
     pub(super) told_before: Option<Cursor>,
     pub(super) told_until: Instant,
+}
+
+/// What a caller is told of ranks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Word {
+    pub(crate) cursor: Cursor,
+    /// For so long after it what was sent by an earlier one may still be on its way.
+    pub(crate) crossing: Span,
+}
+
+impl Word {
+    /// For policies that announce no cursor.
+    pub(crate) const OPEN: Self = Self { cursor: Cursor::OPEN, crossing: Span::ZERO };
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +80,18 @@ impl Holder {
         self.window.min(wanted).max(self.in_flight)
     }
 
-    /// The cursor that the caller was told last, or the one before if it is laxer and was good after `since`; none if it has
+    /// Notes a word to the caller. Returns the cursor that it was told before.
+    pub(super) fn tell(&mut self, now: Instant, word: Word) -> Option<Cursor> {
+        let told = self.told.replace(word.cursor);
+        // A caller that hears often has several words on their way to it.
+        let crossed = now.since(self.told_until) < word.crossing;
+        if !crossed || self.told_before <= told {
+            (self.told_before, self.told_until) = (told, now);
+        }
+        told
+    }
+
+    /// The cursor that the caller was told last, or one before if it is laxer and held after `since`; none if it has
     /// not been told any.
     #[inline]
     pub(crate) fn told(&self, since: Instant) -> Option<Cursor> {

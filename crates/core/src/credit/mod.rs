@@ -6,7 +6,7 @@ mod index;
 mod pool;
 mod windows;
 
-pub(crate) use holder::Holder;
+pub(crate) use holder::{Holder, Word};
 pub(crate) use pool::Pool;
 pub use pool::{PoolConfig, PoolForm};
 pub(crate) use windows::{Share, Windows};

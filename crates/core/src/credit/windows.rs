@@ -19,7 +19,7 @@
 use std::collections::VecDeque;
 
 use super::PoolForm;
-use super::holder::{Drained, Holder, Speakers};
+use super::holder::{Drained, Holder, Speakers, Word};
 use super::index::Index;
 use crate::admission::Issued;
 use crate::context::{CallerId, Context};
@@ -217,10 +217,10 @@ impl Windows {
         now: Instant,
         caller: CallerId,
         share: &Share,
-        cursor: Cursor,
+        word: Word,
     ) -> Option<u32> {
         let key = self.address(now, caller)?;
-        self.tell_cursor(now, key, cursor);
+        self.tell(now, key, word);
         let window = self.target(now, key, share);
         let holder = self.callers.get_mut(key)?;
         holder.refused = false;
@@ -286,15 +286,14 @@ impl Windows {
 
     // === cursors told ===
 
-    /// Notes the cursor that a caller is being told.
-    fn tell_cursor(&mut self, now: Instant, key: Key, cursor: Cursor) {
+    /// Notes what a caller is being told.
+    fn tell(&mut self, now: Instant, key: Key, word: Word) {
         let Some(holder) = self.callers.get_mut(key) else { return };
-        let told = holder.told.replace(cursor);
-        (holder.told_before, holder.told_until) = (told, now);
+        let told = holder.tell(now, word);
         if told.is_some_and(|told| told < Cursor::OPEN) {
             self.strict.remove(&mut self.by_telling, key.index());
         }
-        if cursor < Cursor::OPEN {
+        if word.cursor < Cursor::OPEN {
             self.strict.push_back(&mut self.by_telling, key.index());
         }
     }
@@ -519,7 +518,7 @@ mod tests {
                 Instant::ZERO,
                 CallerId(1),
                 &share(total, PoolForm::Paper),
-                Cursor::OPEN,
+                Word::OPEN,
             );
             assert_eq!(window, Some(expected), "{total} {issued} {demand} {unused}");
             windows.invariants();
@@ -533,7 +532,7 @@ mod tests {
         request(&mut windows, now, CallerId(7), 5, true);
         windows.on_end(CallerId(7), true);
         assert_eq!(
-            windows.assign(now, CallerId(7), &share(0, PoolForm::Paper), Cursor::OPEN),
+            windows.assign(now, CallerId(7), &share(0, PoolForm::Paper), Word::OPEN),
             Some(0)
         );
         assert!(windows.has_drained());
@@ -552,7 +551,7 @@ mod tests {
         for refused in [false, true] {
             request(&mut windows, now, CallerId(7), 0, true);
             windows.on_end(CallerId(7), refused);
-            let window = windows.assign(now, CallerId(7), &share(0, PoolForm::Code), Cursor::OPEN);
+            let window = windows.assign(now, CallerId(7), &share(0, PoolForm::Code), Word::OPEN);
             assert_eq!(window, Some(u32::from(!refused)));
         }
     }
@@ -565,15 +564,15 @@ mod tests {
             request(&mut windows, now, CallerId(caller), 9, true);
         }
         windows.on_end(CallerId(2), true);
-        assert_eq!(windows.assign(now, CallerId(2), &fair, Cursor::OPEN), Some(0));
+        assert_eq!(windows.assign(now, CallerId(2), &fair, Word::OPEN), Some(0));
         windows.on_end(CallerId(1), false);
         assert_eq!(
-            windows.assign(now, CallerId(1), &fair, Cursor::OPEN),
+            windows.assign(now, CallerId(1), &fair, Word::OPEN),
             Some(1),
             "its turn is not over"
         );
         let later = now + Span::from_millis(2);
-        assert_eq!(windows.assign(later, CallerId(1), &fair, Cursor::OPEN), Some(0));
+        assert_eq!(windows.assign(later, CallerId(1), &fair, Word::OPEN), Some(0));
         windows.grant_drained(later, 1, 1, false);
         assert_eq!(windows.poll_notice(), Some(CallerId(2)));
         windows.invariants();
@@ -584,7 +583,7 @@ mod tests {
         let (mut windows, now) = (Windows::new(), Instant::ZERO);
         request(&mut windows, now, CallerId(1), 0, true);
         windows.on_end(CallerId(1), false);
-        windows.assign(now, CallerId(1), &share(100, PoolForm::Paper), Cursor::OPEN);
+        windows.assign(now, CallerId(1), &share(100, PoolForm::Paper), Word::OPEN);
         assert!(windows.issued() > 0);
         windows.forget_silent(now, Instant::from_nanos(5));
         assert_eq!((windows.issued(), windows.callers()), (0, 0));
@@ -603,7 +602,7 @@ mod tests {
                     0 => request(&mut windows, now, caller, demand, true),
                     1 => request(&mut windows, now, caller, demand, false),
                     2 => windows.on_end(caller, demand % 2 == 0),
-                    3 => drop(windows.assign(now, caller, &share(total, form), Cursor::OPEN)),
+                    3 => drop(windows.assign(now, caller, &share(total, form), Word::OPEN)),
                     4 => windows.grant_drained(now, total, 3, demand % 2 == 0),
                     7 => windows.start_epoch(),
                     5 => report(&mut windows, now, caller, demand),

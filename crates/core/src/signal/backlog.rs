@@ -10,12 +10,9 @@
 //! ```
 //!
 //! The first part says how much waits, in time; the second rises even when nothing completes. The
-//! drain rate is measured only while the gate is *saturated*, that is while something waits and
+//! [drain rate](super::drain) is measured only while the gate is *saturated*, that is while something waits and
 //! every slot is taken: weight started per unit of that time. At other times a start says nothing
 //! about how fast the service could go.
-//!
-//! Evidence is forgotten where there is no more of it: who refuses by a rate that was slow in a storm of messages would
-//! keep the queue too short for the gate to be saturated ever again, and the rate would never be known better.
 //!
 //! A request's [`Weight`] is its estimated cost in mean costs of the moment, not the cost itself: where
 //! requests take long because something behind them stutters, the mean moves by a multiple within
@@ -23,10 +20,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::drain::Drain;
 use crate::list::{Links, List};
 use crate::meter::Weight;
 use crate::table;
-use crate::time::{Instant, Span, float};
+use crate::time::{Instant, Span};
 
 /// Which delay a policy steers by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,14 +36,6 @@ pub enum DelaySignal {
     /// Age of the oldest waiting request, as in Breakwater §3.1: for `fifo` only.
     Oldest,
 }
-
-/// Starts after which old evidence of the drain rate is halved. At 256 the rate is known to about
-/// 7 % with exponential service times, and follows a change of capacity within as many starts.
-const DRAIN_STARTS: u32 = 256;
-/// Evidence is also halved after this much saturated time, if it holds at least
-/// [`DRAIN_FEW_STARTS`]: a slow service must not need minutes to notice that it became slower.
-const DRAIN_TIME: Span = Span::from_secs(1);
-const DRAIN_FEW_STARTS: u32 = 16;
 
 /// What waits at a gate, and how fast it drains.
 #[derive(Clone, Debug)]
@@ -60,14 +50,7 @@ pub struct Backlog {
     head_since: Instant,
     /// Since when the gate has been saturated, reset at each start.
     saturated_since: Option<Instant>,
-    /// Evidence of the drain rate: weight started, in how much saturated time, in how many starts.
-    drained: f64,
-    drain_time: f64,
-    drain_starts: u32,
-    /// Starts since the last that was evidence.
-    other_starts: u32,
-    /// `drain_time ÷ drained`, kept so that a decision needs no division. Zero when unknown.
-    time_per_weight: f64,
+    drain: Drain,
     /// Delay of the stages before this queue and behind it, summed.
     before: Span,
     behind: Span,
@@ -92,11 +75,7 @@ impl Backlog {
             running: 0,
             head_since: Instant::ZERO,
             saturated_since: None,
-            drained: 0.0,
-            drain_time: 0.0,
-            drain_starts: 0,
-            other_starts: 0,
-            time_per_weight: 0.0,
+            drain: Drain::default(),
             before: Span::ZERO,
             behind: Span::ZERO,
             ages: ages.then(Ages::default),
@@ -115,7 +94,7 @@ impl Backlog {
 
     /// How long a request that arrived now would wait for what is already queued.
     pub fn predicted_wait(&self) -> Span {
-        Span::from_nanos_f64(float(self.queued) * self.time_per_weight)
+        self.drain.time_for(self.queued)
     }
 
     /// The delay at `now`; zero when nothing waits anywhere.
@@ -175,10 +154,10 @@ impl Backlog {
         if started {
             self.head_since = now;
             if let Some(since) = self.saturated_since {
-                self.count_drain(weight, now.since(since));
+                self.drain.count(weight, now.since(since));
                 self.saturated_since = Some(now);
             } else {
-                self.forget_drain();
+                self.drain.forget();
             }
         }
     }
@@ -199,39 +178,13 @@ impl Backlog {
         self.running = running;
     }
 
-    fn count_drain(&mut self, weight: Weight, time: Span) {
-        self.drained += f64::from(weight.0);
-        self.drain_time += time.as_nanos_f64();
-        self.drain_starts += 1;
-        self.other_starts = 0;
-        let long =
-            self.drain_time >= DRAIN_TIME.as_nanos_f64() && self.drain_starts >= DRAIN_FEW_STARTS;
-        if self.drain_starts >= DRAIN_STARTS || long {
-            self.drained /= 2.0;
-            self.drain_time /= 2.0;
-            self.drain_starts /= 2;
-        }
-        if self.drained > 0.0 && self.drain_starts > 1 {
-            self.time_per_weight = self.drain_time / self.drained;
-        }
-    }
-
-    /// A start says nothing about the drain rate. After as many as evidence is of, nothing is known any more.
-    fn forget_drain(&mut self) {
-        self.other_starts += 1;
-        if self.other_starts >= DRAIN_STARTS {
-            (self.drained, self.drain_time, self.drain_starts) = (0.0, 0.0, 0);
-            (self.time_per_weight, self.other_starts) = (0.0, 0);
-        }
-    }
-
     pub(crate) fn invariants(&self) {
         assert!(
             self.waiting > 0 || self.queued == 0,
             "an empty queue holds weight {}",
             self.queued
         );
-        assert!(self.time_per_weight >= 0.0 && self.time_per_weight.is_finite());
+        self.drain.invariants();
     }
 }
 
@@ -326,7 +279,7 @@ mod tests {
         assert_eq!(backlog.predicted_wait(), Span::from_micros(40));
         backlog.on_dequeue(at(160), 1, true);
         backlog.on_dispatch(at(160), 1);
-        (1..DRAIN_STARTS).for_each(|_| start(&mut backlog, at(200)));
+        (1..256).for_each(|_| start(&mut backlog, at(200)));
         backlog.on_enqueue(at(200), 1, at(200), Weight::ONE);
         assert_eq!(backlog.predicted_wait(), Span::from_micros(40));
         start(&mut backlog, at(200));

@@ -38,7 +38,7 @@ mod waits;
 
 use super::{Admission, AdmissionConfig, Issued, Needs};
 use crate::context::{CallerId, Context, Sheds};
-use crate::credit::{Holder, Pool, PoolForm, Share, Windows};
+use crate::credit::{Holder, Pool, PoolForm, Share, Windows, Word};
 use crate::event::Event;
 use crate::feedback::Feedback;
 use crate::meter::Cost;
@@ -408,8 +408,8 @@ fn allowed_wait(
     if sway.strict.last.admits(rank) {
         return (waits.longest_for(request), true);
     }
-    // What crossed our last word on its way was sent by the one before.
-    match caller.and_then(|caller| caller.told(now - derived.period)) {
+    // What crossed our last words on its way was sent by one before.
+    match caller.and_then(|caller| caller.told(now - derived.crossing)) {
         Some(told) if told.admits(rank) => (waits.longest_for(request), true),
         // It gains nothing by not listening, but an idle service turns nobody away: what it was told may be wrong.
         Some(_) if backlog.inside() == 0 => (waits.longest(), false),
@@ -548,7 +548,8 @@ impl Admission for Tide {
         }
         let delay = backlog.delay(cx.now, DelaySignal::Drain);
         let Cursors { free, last } = self.sway.told(delay, self.waits.longest());
-        out.window = self.windows.assign(cx.now, caller, &share, last);
+        let word = Word { cursor: last, crossing: self.derived.crossing };
+        out.window = self.windows.assign(cx.now, caller, &share, word);
         out.free = Some(free);
         out.last = Some(last);
         out.holds = self.holds;

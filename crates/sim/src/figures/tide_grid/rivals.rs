@@ -74,15 +74,18 @@ impl Beside {
         if own[GOOD] < LEAST * best {
             best = good(&again(&rival.policy, sets));
         }
-        // Where many answers to one caller are ready together they share messages, which is more than `ideal` can do.
-        let ideal = || Some(good(&again("ideal", &[])) / best);
-        self.goodput.point_or(place.clone(), own[GOOD] / best, ideal);
-        let goals = [(LEAST * best).max(0.98), tail, drops, *first];
+        // What must not be dropped is nobody's goal where a refusal costs nothing to speak of.
+        let dropped = if judged { drops } else { f64::NEG_INFINITY };
+        let goals = [(LEAST * best).max(0.98), tail, dropped, *first];
         let others: Vec<Marks> = same().map(|(run, _)| marks(run, time)).collect();
-        let possible = |which: usize| {
-            let best = told.best_beside(&others, &goals, &own, which);
-            best.map(|possible| possible / goals[which])
+        let possible = |which: usize| told.best_beside(&others, &goals, &own, which);
+        // Where many answers to one caller are ready together they share messages, which is more than `ideal` can do.
+        let most = || {
+            let ideal = good(&again("ideal", &[]));
+            Some(possible(GOOD).map_or(ideal, |told| told.min(ideal)) / best)
         };
+        self.goodput.point_or(place.clone(), own[GOOD] / best, most);
+        let possible = |which: usize| possible(which).map(|possible| possible / goals[which]);
         self.tail.point_or(place.clone(), own[TAIL] / tail, || possible(TAIL));
         if judged {
             self.drops.point_or(place.clone(), own[DROPS] / drops, || possible(DROPS));
