@@ -115,3 +115,33 @@ impl Speakers {
         (before < Instant::FAR).then(|| now.since(before))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::credit::{PoolForm, Share, Windows};
+
+    /// A caller that hears every few microseconds has sent by a word several before the last.
+    #[test]
+    fn the_laxest_word_counts_for_as_long_as_what_was_sent_by_it_may_be_on_its_way() {
+        let at = |micros| Instant::ZERO + Span::from_micros(micros);
+        let (mut windows, crossing) = (Windows::new(), Span::from_micros(30));
+        let share = Share {
+            total: 10,
+            per_caller: 10,
+            form: PoolForm::Paper,
+            overcommit: true,
+            turn: None,
+        };
+        for (micros, ranks) in [(0, 900), (10, 500), (15, 600), (20, 400)] {
+            let word = Word { cursor: Cursor::first(ranks), crossing };
+            windows.assign(at(micros), CallerId(1), &share, word);
+        }
+        let mut told = |micros| {
+            let (holder, _) = windows.hear(at(micros), CallerId(1));
+            holder.and_then(|holder| holder.told(at(micros) - crossing)).map(Cursor::ranks)
+        };
+        assert_eq!(told(39), Some(900), "it held until 10");
+        assert_eq!(told(40), Some(400));
+    }
+}
