@@ -61,7 +61,7 @@ fn remarks(file: &File) -> Vec<String> {
     above.map(line).collect()
 }
 
-/// A syntax error has no field and no value.
-fn as_json(Problem { field, value, allowed }: &Problem) -> serde_json::Value {
-    json!({ "field": field, "value": value, "allowed": allowed })
+/// A syntax error has no field and no value, and tells its line with what is allowed.
+fn as_json(Problem { field, value, allowed, line }: &Problem) -> serde_json::Value {
+    json!({ "field": field, "value": value, "allowed": allowed, "line": line })
 }

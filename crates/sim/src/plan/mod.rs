@@ -313,7 +313,7 @@ fn apply(table: &mut Table, text: &str, problems: &mut Problems) {
         && sweep.contains_key(path)
     {
         sweep.insert(path.to_owned(), parsed);
-        return problems.comes_from(&format!("sweep.{path}"), "--set");
+        return problems.is_set(&format!("sweep.{path}"));
     }
     // Of two ways to say the same thing, that of the command line counts.
     let twin = match path {
@@ -325,7 +325,7 @@ fn apply(table: &mut Table, text: &str, problems: &mut Problems) {
     };
     table.remove(twin);
     match set(table, path, parsed) {
-        Ok(()) => problems.comes_from(path, "--set"),
+        Ok(()) => problems.is_set(path),
         Err(reason) => problems.note("", &format!("--set {text}: {reason}")),
     }
 }

@@ -103,7 +103,7 @@ fn read_policy(
 /// Notes what is wrong with the block `name` of a policy, where it was written: in the policy's `own` block, or
 /// in the one that all policies have.
 fn note_all(block: &mut Reader<'_>, name: &str, [own, base]: [&Table; 2], error: &ConfigError) {
-    for Problem { field, value, allowed } in error.problems() {
+    for Problem { field, value, allowed, .. } in error.problems() {
         if field.is_empty() {
             block.note(name, &format!(": {allowed}"));
             continue;

@@ -1,20 +1,39 @@
 //! Reading tables so that every problem is found, not only the first, and each with its line.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::str::FromStr;
 
 use tidegate_core::Span;
-use toml::de::{DeTable, DeValue};
+use tidegate_core::config::Lines;
 use toml::{Table, Value};
 
 use super::PlanError;
 
-/// Problems of a plan, each once, in the order they were found.
+/// Problems of a plan, each once.
 #[derive(Debug, Default)]
 pub(crate) struct Problems {
     /// Where every key is, by its path.
-    lines: BTreeMap<String, String>,
-    found: Vec<String>,
+    places: BTreeMap<String, Place>,
+    found: Vec<(Option<Place>, String)>,
+}
+
+/// Where something was written: in a line of the plan, whose name is empty, or of a file that it includes, or on the command line.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    file: String,
+    line: Option<usize>,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, line } = self;
+        match line {
+            Some(line) if file.is_empty() => write!(f, "line {line}"),
+            Some(line) => write!(f, "{file} line {line}"),
+            None => f.write_str(file),
+        }
+    }
 }
 
 impl Problems {
@@ -26,72 +45,53 @@ impl Problems {
 
     /// Keys may also come from another file.
     pub(crate) fn add_lines(&mut self, file: &str, text: &str) {
-        if let Ok(table) = DeTable::parse(text) {
-            let space = if file.is_empty() { "" } else { " " };
-            let place = |line: usize| format!("{file}{space}line {line}");
-            find_lines(table.get_ref(), "", text, &place, &mut self.lines);
+        for (path, line) in Lines::of(text).iter() {
+            let place = || Place { file: file.to_owned(), line: Some(line) };
+            self.places.entry(path.to_owned()).or_insert_with(place);
         }
     }
 
-    /// What is at `path` was not written in a file, but comes from `place`.
-    pub(crate) fn comes_from(&mut self, path: &str, place: &str) {
-        let below = format!("{path}.");
-        self.lines.retain(|known, _| !known.starts_with(&below));
-        self.lines.insert(path.to_owned(), place.to_owned());
+    /// What is at `path` was not written in a file, but comes from the command line.
+    pub(crate) fn is_set(&mut self, path: &str) {
+        self.move_to(path, Place { file: "--set".to_owned(), line: None });
     }
 
     /// What is at `path` was written at `other`.
     pub(crate) fn stands_at(&mut self, path: &str, other: &str) {
-        if let Some(place) = self.lines.get(other).cloned() {
-            self.comes_from(path, &place);
+        if let Some(place) = self.places.get(other).cloned() {
+            self.move_to(path, place);
         }
+    }
+
+    fn move_to(&mut self, path: &str, place: Place) {
+        let below = format!("{path}.");
+        self.places.retain(|known, _| !known.starts_with(&below));
+        self.places.insert(path.to_owned(), place);
     }
 
     /// Notes that the value at `path` has a problem.
     pub(crate) fn note(&mut self, path: &str, problem: &str) {
-        let line = self.line(path).map_or(String::new(), |line| format!("{line}: "));
+        let place = self.place(path).cloned();
+        let told = place.as_ref().map_or(String::new(), |place| format!("{place}: "));
         let joined = path.is_empty() || problem.is_empty() || problem.starts_with(':');
         let space = if joined { "" } else { " " };
-        let text = format!("{line}{path}{space}{problem}");
+        let found = (place, format!("{told}{path}{space}{problem}"));
         // A grid reads the same lines many times.
-        if !self.found.contains(&text) {
-            self.found.push(text);
+        if !self.found.contains(&found) {
+            self.found.push(found);
         }
     }
 
-    /// The line of `path`, or of the table it should be in.
-    fn line(&self, path: &str) -> Option<&str> {
-        self.lines.get(path).map(String::as_str).or_else(|| self.line(path.rsplit_once('.')?.0))
+    /// Where `path` is, or the table it should be in.
+    fn place(&self, path: &str) -> Option<&Place> {
+        self.places.get(path).or_else(|| self.place(path.rsplit_once('.')?.0))
     }
 
-    pub(crate) fn into_result(self) -> Result<(), PlanError> {
-        if self.found.is_empty() { Ok(()) } else { Err(PlanError(self.found)) }
-    }
-}
-
-fn find_lines(
-    table: &DeTable<'_>,
-    path: &str,
-    text: &str,
-    place: &impl Fn(usize) -> String,
-    lines: &mut BTreeMap<String, String>,
-) {
-    for (key, value) in table.iter() {
-        let path = join(path, key.get_ref());
-        let before = &text.as_bytes()[..key.span().start.min(text.len())];
-        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
-        lines.entry(path.clone()).or_insert_with(|| place(line));
-        match value.get_ref() {
-            DeValue::Table(inner) => find_lines(inner, &path, text, place, lines),
-            DeValue::Array(values) => {
-                for (n, value) in values.iter().enumerate() {
-                    if let DeValue::Table(inner) = value.get_ref() {
-                        find_lines(inner, &join(&path, &n.to_string()), text, place, lines);
-                    }
-                }
-            }
-            _ => {}
-        }
+    /// Nothing found, or an error with all of it, in the order of the lines.
+    pub(crate) fn into_result(mut self) -> Result<(), PlanError> {
+        self.found.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let found: Vec<String> = self.found.into_iter().map(|(_, text)| text).collect();
+        if found.is_empty() { Ok(()) } else { Err(PlanError(found)) }
     }
 }
 
