@@ -71,6 +71,32 @@ const WRONG_FIELDS: [&str; 5] = [
 ];
 
 #[test]
+fn problems_are_told_with_their_lines_in_the_order_of_the_file() {
+    let (_, _, err) = tidegate(&["check", "-"], WRONG);
+    let told: Vec<&str> = err.lines().skip(1).filter_map(|line| line.split(" = ").next()).collect();
+    let expected = [
+        "line 3: gate.queue_limit",
+        "line 4: gate.retry_share",
+        "line 7: gate.slots.count",
+        "line 9: caller.retry.attempts",
+        "line 11: proxy.port",
+    ];
+    assert_eq!(told, expected, "{err}");
+    let (_, out, _) = tidegate(&["check", "-", "--format", "json"], WRONG);
+    assert_eq!(json(&out)["problems"][2]["line"], 7);
+}
+
+#[test]
+fn a_plan_is_read_from_stdin() {
+    let (_, plan, _) = tidegate(&["sim", "new"], "");
+    let short = ["--set", "duration=20ms", "--set", "warmup=10ms", "--set", "policy=open"];
+    let args = [&["sim", "-", "--format", "json"][..], &short].concat();
+    let (code, out, err) = tidegate(&args, &plan);
+    assert_eq!(code, 0, "{err}");
+    assert!(out.lines().all(|line| json(line)["plan"] == "stdin"), "{out}");
+}
+
+#[test]
 fn all_problems_are_told_at_once() {
     let (code, out, err) = tidegate(&["check", "-"], WRONG);
     assert_eq!((code, out.as_str()), (2, ""));

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use crate::rank::Rank;
 use crate::time::Span;
 
 /// A gate's answer to an arrival.
@@ -59,12 +60,12 @@ impl Rejection {
 
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (reason, unit) = (self.reason, self.reason.unit());
+        let reason = self.reason;
         f.write_str(reason.describe())?;
         if let Some(which) = self.which() {
             write!(f, " ({which})")?;
         }
-        write!(f, ": {} {unit}, limit {} {unit}; ", self.measured, self.limit)?;
+        write!(f, ": {}, limit {}; ", reason.show(self.measured), reason.show(self.limit))?;
         match self.advice {
             Advice::Elsewhere => f.write_str("retry elsewhere"),
             Advice::Later(span) => write!(f, "retry after {span}"),
@@ -184,6 +185,18 @@ impl Reason {
         }
     }
 
+    /// A quantity in its unit, for a person: the first three digits of a time, a rank as its two parts.
+    fn show(self, value: f64) -> String {
+        match self.unit() {
+            "ns" => {
+                let last = 10f64.powf(value.abs().max(1.0).log10().floor() - 2.0).max(1.0);
+                Span::from_nanos_f64((value / last).round() * last).to_string()
+            }
+            "ranks" => Rank::from_key(value as u32).to_string(),
+            unit => format!("{} {unit}", (value * 1e3).round() / 1e3),
+        }
+    }
+
     /// One clause for a person.
     pub const fn describe(self) -> &'static str {
         match self {
@@ -240,10 +253,21 @@ mod tests {
             Advice::Later(Span::from_millis(3)),
         );
         let text = rejection.to_string();
-        for part in ["drop threshold: ", "200000 ns", "160000 ns", "retry after 3ms"] {
-            assert!(text.contains(part), "{text}");
-        }
+        assert!(text.ends_with("drop threshold: 200us, limit 160us; retry after 3ms"), "{text}");
         let second = Rejection { place: Some(1), ..rejection };
         assert!(second.to_string().contains("drop threshold (limits.1): "), "{second}");
+        let told = |reason, measured, limit| {
+            let text = Rejection::new(reason, measured, limit, Advice::Never).to_string();
+            text.split_once(": ").map(|(_, told)| told.to_owned()).expect("both are told")
+        };
+        let (wait, longest) = (12_345_678.9, 6_200_000.0);
+        assert_eq!(told(Reason::Wait, wait, longest), "12.3ms, limit 6.2ms; do not retry");
+        let [rank, last] = [Rank::new(40, 7), Rank::new(24, 9)].map(|rank| f64::from(rank.key()));
+        assert_eq!(told(Reason::Rank, rank, last), "(40, 7), limit (24, 9); do not retry");
+        let share = told(Reason::Utilization, 0.923_456, 0.9);
+        assert_eq!(share, "0.923 of one, limit 0.9 of one; do not retry");
+        for odd in [f64::NAN, f64::INFINITY, -1.0, 0.0] {
+            Reason::ALL.iter().for_each(|reason| drop(told(*reason, odd, odd)));
+        }
     }
 }

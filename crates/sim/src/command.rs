@@ -14,7 +14,7 @@ use crate::report::{self, Report};
 /// What to simulate.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The plan.
+    /// The plan; `-` reads stdin.
     pub plan: PathBuf,
     /// A seed other than the plan's.
     pub seed: Option<u64>,
@@ -64,16 +64,23 @@ impl FromStr for Format {
     }
 }
 
+/// The path that stands for stdin.
+const STDIN: &str = "-";
+
 /// Reads the plan and runs all of it. `progress` hears how many runs of how many are done.
 pub fn run(
     options: &Options,
     progress: impl Fn(usize, usize) + Sync,
 ) -> Result<Vec<Report>, PlanError> {
     let path = &options.plan;
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| PlanError(vec![format!("{}: {error}", path.display())]))?;
+    let (name, text) = if path.as_os_str() == STDIN {
+        ("stdin".to_owned(), std::io::read_to_string(std::io::stdin()))
+    } else {
+        (stem(path), std::fs::read_to_string(path))
+    };
+    let text = text.map_err(|error| PlanError(vec![format!("{}: {error}", path.display())]))?;
     let folder = path.parent().unwrap_or(Path::new(""));
-    let plan = Plan::parse(&stem(path), &text, &options.sets, folder)?;
+    let plan = Plan::parse(&name, &text, &options.sets, folder)?;
     run_with(plan, options, progress)
 }
 

@@ -19,7 +19,7 @@ use super::{Error, file, print};
 pub(crate) struct Sim {
     #[command(subcommand)]
     other: Option<Other>,
-    /// TOML with services, workload, policies and ranges; `tidegate sim new` prints one.
+    /// TOML with services, workload, policies and ranges; `-` reads stdin. `tidegate sim new` prints one.
     #[arg(required = true)]
     plan: Option<PathBuf>,
     #[command(flatten)]
