@@ -22,6 +22,9 @@ const FEW_STARTS: u32 = 16;
 /// points less over 125 SLOs. With half as many starts, or four deviations, chance is believed where costs differ much.
 const LATELY: u32 = 64;
 const SLOWER: f64 = 1.0 + 5.0 / 8.0;
+/// They are looked at no sooner than after so long: for some microseconds cores may be busy with messages alone. By simulation:
+/// without it, 10,000 callers of 1 µs at 1.1 times the capacity have 0.1 points less of it.
+const LATELY_TIME: Span = Span::from_micros(50);
 
 /// How fast a queue drains, as far as is known.
 #[derive(Clone, Copy, Debug, Default)]
@@ -69,10 +72,10 @@ impl Drain {
         self.other_starts = 0;
         self.known.add(weight, time);
         self.lately.add(weight, time);
-        if self.lately.starts >= LATELY {
-            let Evidence { weight, time, .. } = std::mem::take(&mut self.lately);
-            if self.expected > 0.0 && time > SLOWER * self.expected * weight {
-                self.known = Evidence { weight, time, starts: LATELY };
+        if self.lately.starts >= LATELY && self.lately.time >= LATELY_TIME.as_nanos_f64() {
+            let lately = std::mem::take(&mut self.lately);
+            if self.expected > 0.0 && lately.time > SLOWER * self.expected * lately.weight {
+                self.known = lately;
             }
             self.expected = self.known.time / self.known.weight.max(1.0);
         }

@@ -71,8 +71,8 @@ pub(super) fn part(lab: &Lab<'_>) -> (Vec<Goal>, Vec<Chart>) {
     goals.extend(beside.into_iter().map(|goal| goal.open_if(!lab.quick)));
     if !lab.quick {
         goals.push(near_no_control(&lab.run(PLAN, &common("\"tide\",\"open\"", &[0.95]))));
-        let near = near_ideal(lab, &lab.run(PLAN, &common("\"tide\",\"ideal\"", &[1.0, 1.1])));
-        goals.push(near);
+        let near = |loads: &[f64]| common("\"tide\",\"ideal\"", loads);
+        goals.push(near_ideal(lab, &run(lab, &[1.0, 1.1], grid.callers, &near)));
     }
     (goals, vec![chart(&runs, &grid)])
 }
