@@ -68,6 +68,7 @@ impl Drain {
     }
 
     /// A request started, so long after the gate was saturated or the start before.
+    #[inline(never)]
     pub(super) fn count(&mut self, weight: Weight, time: Span) {
         self.other_starts = 0;
         self.known.add(weight, time);
@@ -89,7 +90,7 @@ impl Drain {
     }
 
     /// A request started while slots were free, which says nothing. After as many as evidence is of, nothing is known any more.
-    #[inline(always)] // Every request that does not wait comes here.
+    #[inline] // Every request that does not wait comes here.
     pub(super) fn forget(&mut self) {
         self.other_starts += 1;
         if self.other_starts >= STARTS {
