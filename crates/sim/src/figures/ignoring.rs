@@ -54,6 +54,9 @@ fn gain(run: &Report) -> f64 {
     run.obeying.map_or(f64::NAN, |(obeying, ignoring)| ignoring / obeying)
 }
 
+/// Most that those who ignore may gain. Whoever sends all hears most often, so that it knows a little sooner what is let in.
+const GAIN: f64 = 1.015;
+
 fn claims(runs: &Runs, half: &Runs) -> Vec<Claim> {
     let run = |policy, load, share| runs.get(policy, &[("load", load), (SHARE, share)]);
     let (share, times) = (Unit::Percent, Unit::Times);
@@ -77,7 +80,7 @@ fn claims(runs: &Runs, half: &Runs) -> Vec<Claim> {
             &format!("tide at {load}×, half ignore: their success ÷ of those who obey"),
             times,
             gain(half.get("tide", &[("load", load)])),
-            1.01,
+            GAIN,
         ));
     }
     claims.extend([
