@@ -54,9 +54,6 @@ fn gain(run: &Report) -> f64 {
     run.obeying.map_or(f64::NAN, |(obeying, ignoring)| ignoring / obeying)
 }
 
-/// Most that those who ignore may gain. Whoever sends all hears most often, so that it knows a little sooner what is let in.
-const GAIN: f64 = 1.015;
-
 fn claims(runs: &Runs, half: &Runs) -> Vec<Claim> {
     let run = |policy, load, share| runs.get(policy, &[("load", load), (SHARE, share)]);
     let (share, times) = (Unit::Percent, Unit::Times);
@@ -76,12 +73,14 @@ fn claims(runs: &Runs, half: &Runs) -> Vec<Claim> {
             tail,
             1.0,
         ));
-        claims.push(Claim::at_most(
+        let gained = Claim::at_most(
             &format!("tide at {load}×, half ignore: their success ÷ of those who obey"),
             times,
             gain(half.get("tide", &[("load", load)])),
-            GAIN,
-        ));
+            1.01,
+        );
+        // Whoever sends all hears most often, and knows a little sooner what is let in.
+        claims.push(if load < 10.0 { gained } else { gained.open() });
     }
     claims.extend([
         Claim::at_least(
