@@ -12,7 +12,7 @@
 
 use tidegate_core::{Instant, Span};
 
-use crate::workload::{CostByRank, Profile, WorkloadSpec};
+use crate::workload::{CostByRank, Profile, Ranks, WorkloadSpec};
 use crate::world::Scenario;
 
 /// What there is to choose.
@@ -35,6 +35,8 @@ pub(crate) struct Told {
     profile: Profile,
     /// Cost of the requests before and after a place among all of them sorted by rank, in means.
     costs: (f64, f64, f64),
+    /// Whether requests are cut by lot, as nobody ranks them: what they cost cannot be told by that.
+    lots: bool,
     /// Requests per second that can be served while all is well, and the share of that which is left.
     capacity: f64,
     health: f64,
@@ -44,11 +46,13 @@ pub(crate) struct Told {
 impl Told {
     pub(crate) fn new(scenario: &Scenario) -> Option<Self> {
         let entry = &scenario.topology.services[scenario.topology.entry];
-        let WorkloadSpec { profile, cost, .. } = &scenario.workload;
+        let WorkloadSpec { profile, ranks, cost, .. } = &scenario.workload;
+        let lots = matches!(ranks, Ranks::One | Ranks::Same);
         let messages = (entry.messages.receive + entry.messages.send).as_nanos() as f64;
         let service = entry.time.mean.as_nanos() as f64;
         let in_means = |factor: f64| (factor * service + messages) / (service + messages);
         let costs = match cost {
+            _ if lots => (0.5, 1.0, 1.0),
             CostByRank::Independent => (0.5, 1.0, 1.0),
             CostByRank::Falling => (0.25, in_means(CostByRank::MORE), in_means(CostByRank::LESS)),
             CostByRank::Rising => (0.75, in_means(CostByRank::LESS), in_means(CostByRank::MORE)),
@@ -58,6 +62,7 @@ impl Told {
             heard: vec![1.0; scenario.callers as usize],
             profile: profile.clone(),
             costs,
+            lots,
             capacity: scenario.capacity(),
             health: 1.0,
             slo: scenario.slo,
@@ -66,6 +71,8 @@ impl Told {
 
     /// Whether the caller sends a request at this place among all of them sorted by rank.
     pub(crate) fn sends(&self, caller: u32, place: f64) -> bool {
+        // The last digits of a place say nothing of the first ones, nor of the cost that goes with them.
+        let place = if self.lots { (place * 65_536.0).fract() } else { place };
         place < self.heard[caller as usize]
     }
 
@@ -114,6 +121,7 @@ mod tests {
             heard: vec![1.0; 2],
             profile,
             costs,
+            lots: false,
             capacity: 1000.0,
             health: 1.0,
             slo: Span::from_millis(100),
@@ -133,6 +141,20 @@ mod tests {
         told.hear(Instant::from_nanos(2_000_000_000), 0);
         assert!(told.sends(0, 0.99), "half of the capacity is enough for a quarter of the demand");
         assert_eq!(told.room(), 25);
+    }
+
+    /// Half is told: of the requests of any quarter, and so of any cost, half are sent.
+    #[test]
+    fn lots_know_nothing_of_costs() {
+        let mut told = Told { lots: true, ..told((0.5, 1.0, 1.0)) };
+        told.hear(Instant::ZERO, 0);
+        let sent = |quarter: u32| {
+            let places = (0..10_000).map(|n| (f64::from(quarter) + f64::from(n) / 10_000.0) / 4.0);
+            places.filter(|place| told.sends(0, *place)).count()
+        };
+        for quarter in 0..4 {
+            assert!(sent(quarter).abs_diff(5_000) < 200, "{}", sent(quarter));
+        }
     }
 
     #[test]

@@ -515,7 +515,7 @@ fn requests_without_ranks_are_cut_by_lot_or_left_to_credits() {
 fn a_cold_start_into_a_storm_does_not_last() {
     for (callers, ranks) in [("callers=[1000]", "uniform"), ("callers=[10000]", "one")] {
         let ranks = format!("workload.ranks={ranks}");
-        let sets = ["load=[10.0]", "warmup_requests=1000000", "requests=400000", callers, &ranks];
+        let sets = ["load=[10.0]", "warmup_requests=1200000", "requests=400000", callers, &ranks];
         for seed in 1..=3 {
             let report = service("1us", &sets, seed);
             let goodput = report.goodput_rps / report.capacity_rps;

@@ -19,6 +19,8 @@ pub(super) struct Costs {
     lately: Mean<{ LATELY }>,
     long: Mean,
     variance: f32,
+    /// What the messages of a request cost beside it.
+    messages: f32,
 }
 
 /// Requests of which a mean is. With exponential costs a level is known to 2 %, and the sum of the six levels that are
@@ -42,10 +44,16 @@ impl Costs {
             lately: Mean::default(),
             long: Mean::default(),
             variance: 0.0,
+            messages: 0.0,
         }
     }
 
-    /// A request of `level` took `cost`.
+    /// From now on, the messages of a request cost this.
+    pub(super) fn set_messages(&mut self, cost: Cost) {
+        self.messages = cost.0 as f32;
+    }
+
+    /// A request of `level` took `cost`, beside its messages.
     pub(super) fn settle(&mut self, level: usize, cost: Cost) {
         let cost = (cost.0 as f32).max(1.0);
         if let Some(expected) = self.levels[level].get() {
@@ -81,26 +89,26 @@ impl Costs {
         self.squares *= factor * factor;
     }
 
-    /// Mean cost of a request of `level`, as far as is known.
+    /// Mean cost of a request of `level` with its messages, as far as is known.
     pub(super) fn of(&self, level: usize) -> f32 {
         self.known(level).unwrap_or(self.mean())
     }
 
     /// The same, if any was seen.
     pub(super) fn known(&self, level: usize) -> Option<f32> {
-        self.levels[level].get()
+        self.levels[level].get().map(|cost| cost + self.messages)
     }
 
-    /// Mean cost of a request, over all ranks; 1 while nothing is known.
+    /// Mean cost of a request with its messages, over all ranks; 1 and its messages while nothing is known.
     pub(super) fn mean(&self) -> f32 {
-        self.all.get().unwrap_or(1.0)
+        self.all.get().unwrap_or(1.0) + self.messages
     }
 
     /// How much costs differ: their variance in squares of their mean. 0 if all are the same, 1 if
     /// they are exponential.
     pub(super) fn variability(&self) -> f64 {
-        let mean = f64::from(self.mean());
-        (f64::from(self.squares) / (mean * mean) - 1.0).max(0.0)
+        let (own, mean) = (f64::from(self.all.mean), f64::from(self.mean()));
+        ((f64::from(self.squares) - own * own) / (mean * mean)).max(0.0)
     }
 }
 
@@ -220,6 +228,8 @@ mod tests {
         assert_eq!((costs.of(3), costs.known(1)), (40.0, Some(40.0)));
         costs.settle(1, Cost(0));
         assert_eq!(costs.of(1), 20.5, "even nothing is something");
+        costs.set_messages(Cost(10));
+        assert_eq!((costs.of(1), costs.mean(), Costs::new().mean()), (30.5, 30.5, 1.0));
     }
 
     #[test]

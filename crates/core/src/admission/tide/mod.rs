@@ -30,6 +30,7 @@ mod bursts;
 mod capacity;
 mod config;
 mod costs;
+mod messages;
 mod offered;
 mod round;
 mod surplus;
@@ -52,11 +53,12 @@ use bursts::Bursts;
 use capacity::Capacity;
 use config::Derived;
 pub use config::TideConfig;
+use messages::Messages;
 use offered::{Lump, Offered};
 use round::Round;
 use surplus::surplus;
 use sway::{Cursors, Sway};
-use waits::{REFUSAL_NS, Waits};
+use waits::Waits;
 
 /// The default policy: a pool of credits follows the delay, and two cursors over ranks follow what
 /// is offered and what the service can do.
@@ -77,6 +79,7 @@ pub struct Tide {
     /// The present round; none while nothing is offered and nobody is kept out.
     round: Option<Round>,
     capacity: Capacity,
+    messages: Messages,
     /// When who has not spoken counts as silent.
     epoch_ends: Instant,
     /// Mean time between two messages of one caller: how old what a caller knows is.
@@ -113,7 +116,7 @@ const PRESSURE_LIMIT: f64 = 4.0;
 /// Delay to steer for, in longest waits, where that is less than the target: with a target at or beyond the wait at
 /// which requests are refused, credits would never be too many. By simulation: with all on one rank, and one in four
 /// requests that costs seven times the others, 5 % are refused (19 without); 0.6 refuses 3 % and is idle for 1 % more.
-const STEERED: f64 = 0.7;
+const STEERED: f64 = 0.62;
 /// Time between two messages to a caller, in objectives, up to which credits decide among lots. By simulation: with
 /// twice as much, credits decide for 1,000 callers of 1 µs, which they cannot.
 const OFTEN: f64 = 1.5;
@@ -142,6 +145,7 @@ impl Tide {
             period_ends: now + derived.period,
             round: None,
             capacity: Capacity::default(),
+            messages: Messages::new(),
             epoch_ends: now,
             between: Span::ZERO,
             hears: Span::ZERO,
@@ -184,14 +188,6 @@ impl Tide {
     ) {
         let sheds = if sheds.count > 0 { self.still_shed(sheds, told) } else { Sheds::NONE };
         self.offered.report(now, sheds, silence.map(|span| span.min(self.holds)));
-    }
-
-    /// Cost that could have been served, with its messages, in the time that a round's refusals took. Slots are held for
-    /// longer while messages keep the cores busy, so time is by cost, which is in nanoseconds if nothing else is said.
-    fn lost(&self, round: &Round) -> f64 {
-        let cost = self.offered.mean_cost();
-        let unasked = 0.5 * f64::from(round.told.saturating_sub(round.arrived));
-        (f64::from(round.refused) + unasked) * cost * REFUSAL_NS / (REFUSAL_NS + cost)
     }
 
     fn count_refusal(&mut self) {
@@ -262,11 +258,12 @@ impl Tide {
         let callers = self.windows.speakers();
         let weight = OFFERED_GAIN * heard.max(HEARD_LEAST);
         self.offered.close(due, elapsed, callers, weight, self.sway.strict.free);
+        self.messages.learn(&round);
+        self.offered.set_messages(self.messages.of_a_request());
         let spare = self.capacity.measure(&capacity::Seen {
             elapsed,
-            served: round.served,
-            lost: self.lost(&round),
-            in_use: round.held as f64 / elapsed.as_nanos().max(1) as f64,
+            work: self.messages.work(&round),
+            lost: self.messages.lost(&round),
             mean_cost: self.offered.mean_cost(),
             variability: self.offered.variability(),
             mean_delay,

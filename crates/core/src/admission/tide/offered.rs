@@ -111,6 +111,11 @@ impl Offered {
         }
     }
 
+    /// From now on, the messages of a request cost this, beside what it takes.
+    pub(super) fn set_messages(&mut self, cost: Cost) {
+        self.costs.set_messages(cost);
+    }
+
     /// A request of `rank` took `cost`.
     pub(super) fn settle(&mut self, rank: Rank, cost: Cost) {
         self.costs.settle(level_of(rank), cost);
@@ -389,7 +394,11 @@ mod tests {
             tell(&mut offered, 100, 1);
         }
         let before = offered.total();
-        assert!((before - 0.2).abs() < 0.01, "100 callers shed 2 per microsecond each: {before}");
+        let requests = before / offered.mean_cost();
+        assert!(
+            (requests - 0.2).abs() < 0.01,
+            "100 callers shed 2 per microsecond each: {requests}"
+        );
         for (callers, rounds) in [(20, 1), (20, 1), (80, 3), (100, 1)] {
             tell(&mut offered, callers, rounds);
             assert!((offered.total() / before - 1.0).abs() < 0.01, "{}", offered.total());

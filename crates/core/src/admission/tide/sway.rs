@@ -41,10 +41,10 @@ pub(super) struct Sway {
 /// Where the queue should rest, as a share of the longest allowed wait. By simulation: longer, and
 /// 99 % come later than 0.8 of the objective; shorter, and cores run idle.
 const REST: f64 = 0.38;
-/// How far callers are told to move the queue before they hear again, in its way back to rest: beyond it, as most
-/// of them hear later than that. By simulation: with a quarter of it a thousand callers of the testbed are refused half as
-/// often again; with half as much again a little less often, but a step to ten times the capacity is followed worse.
-const PULL: f64 = 2.0;
+/// How far callers are told to move the queue before they hear again, in its way back to rest: a little beyond it, as most
+/// of them hear later than that. By simulation: with more, a thousand callers are refused a little less often, but who is in
+/// the first quarter of the ranks and just fits is answered 97.6 % of the time instead of 98.1.
+const PULL: f64 = 1.25;
 /// The same from which on they are taken to follow the queue, at [`MOST`].
 const FOLLOWS: f64 = 0.5;
 /// Most that callers are told to send more or less. More moves the cut through ranks back and forth
@@ -148,7 +148,7 @@ mod tests {
     fn the_rarer_callers_hear_the_less_they_are_told() {
         let reach = |micros| Sway::reach(LONGEST, Span::from_micros(micros));
         assert_eq!(reach(10), MOST);
-        assert!((reach(1_000) - 0.076).abs() < 1e-9);
+        assert!((reach(1_000) - 0.0475).abs() < 1e-9);
         assert!(reach(100_000) < 0.001);
     }
 }

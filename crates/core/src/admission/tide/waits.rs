@@ -9,6 +9,7 @@
 //! With a request that others on its path have worked for, their work is lost too if it is refused here.
 //! While its own deadline leaves the time, it waits a little longer, and is started a little later.
 
+use super::messages::REFUSAL_NS;
 use crate::context::Context;
 use crate::request::Request;
 use crate::signal::Ewma;
@@ -42,6 +43,11 @@ const LEAST: f64 = 0.4;
 /// As many requests may always wait, and more where they come in bursts: a shorter queue is empty by chance
 /// more often than it saves work.
 const ROOM: f64 = 16.0;
+/// Where requests need less time than this lead, in objectives, the most that may be waited for is longer by so much of the
+/// difference: what they do not need for themselves they may wait, and 99 % still come within 0.8 of the objective. By simulation:
+/// 10,000 callers of 1 µs have 0.15 points more of the capacity, and are refused a sixth less.
+const SHORT_LEAD: f64 = 0.2;
+const SHORT: f64 = 0.4;
 /// How much more than the most may be waited for, if that leaves the time, where arrivals vary as if so many came at once, and
 /// in proportion where fewer do: a burst is there as a whole, and how long it takes is known better than
 /// how long a queue will be. By simulation: bursts of 50 of 10 µs have 1.0 to 1.6 points more of the capacity; with half
@@ -54,8 +60,6 @@ const AT_ONCE: f64 = 20.0;
 const WORKED_FOR: f64 = 1.25;
 /// Weight of a finish in the mean service time: a slow start is soon forgotten.
 const SERVICE_GAIN: f64 = 1.0 / 32.0;
-/// Time it takes to receive a request and refuse it, in nanoseconds (1.76 µs in Breakwater's testbed).
-pub(super) const REFUSAL_NS: f64 = 2_000.0;
 
 impl Waits {
     /// Nothing is known yet but the objective and the longest wait.
@@ -93,17 +97,19 @@ impl Waits {
         }
     }
 
-    /// Works out what is allowed from what was seen. The longest wait is at most `most`, but for bursts, where `pace`
+    /// Works out what is allowed from what was seen. The longest wait is at most `most`, but for bursts and short requests, where `pace`
     /// requests are served per nanosecond; the wait that is predicted for one behind n that differ by
     /// `variability` is off by √(variability ÷ n) of itself. Where arrivals vary by
     /// `dispersion`, the queue does by its root.
     pub(super) fn learn(&mut self, most: Span, pace: f64, variability: f64, dispersion: f64) {
+        let short = self.objective.scale(SHORT * (SHORT_LEAD - self.lead).max(0.0));
+        let burst = ((dispersion - 1.0) / AT_ONCE).clamp(0.0, 1.0);
+        let longest = (most + short).max(most.scale(1.0 + LONGER * burst));
+        let most = most + short;
         let room = pace * most.as_nanos_f64();
         let error = (variability / room.max(1.0)).sqrt().min(1.0);
         let in_time = self.objective.scale((1.0 - self.lead) / (1.0 + error));
         let least = most.scale(LEAST.max(ROOM * dispersion.sqrt() / room.max(1.0)));
-        let burst = ((dispersion - 1.0) / AT_ONCE).clamp(0.0, 1.0);
-        let longest = most.scale(1.0 + LONGER * burst);
         self.longest = in_time.min(longest).max(least.min(most));
     }
 
@@ -194,13 +200,16 @@ mod tests {
     }
 
     #[test]
-    fn short_services_and_long_deadlines_leave_the_wait_as_it_is() {
-        for waits in [
-            after(Span::from_micros(100), Instant::FAR),
-            after(Span::from_millis(1), Instant::ZERO + OBJECTIVE.scale(2.0)),
-        ] {
-            assert_eq!(longest(waits, PACE, 1.0), MOST);
-        }
+    fn what_requests_do_not_need_for_themselves_they_may_wait() {
+        let longer = |mean, deadline| {
+            let waits = after(Span::from_micros(mean), deadline);
+            longest(waits, PACE, 1.0).ratio(MOST)
+        };
+        let [tiny, short, long] = [10, 200, 500].map(|mean| longer(mean, Instant::FAR));
+        assert!((1.11..1.13).contains(&tiny) && (1.05..1.09).contains(&short), "{tiny} {short}");
+        assert_eq!(long, 1.0, "one in a hundred takes a quarter of the objective");
+        let deadline = Instant::ZERO + OBJECTIVE.scale(2.0);
+        assert!(longer(1_000, deadline) > 1.11, "they have the time");
     }
 
     #[test]
@@ -219,7 +228,7 @@ mod tests {
             waits.learn(MOST, 1e-3, 1.0, requests);
             waits.longest()
         };
-        assert_eq!(at_once(10, 1.0 + AT_ONCE / 2.0), MOST.scale(1.0 + LONGER / 2.0));
+        assert_eq!(at_once(400, 1.0 + AT_ONCE / 2.0), MOST.scale(1.0 + LONGER / 2.0));
         assert_eq!(at_once(10, 1_000.0), MOST.scale(1.0 + LONGER));
         assert!(at_once(1_000, 1_000.0) <= MOST, "one in a hundred takes half of the objective");
     }

@@ -15,7 +15,7 @@ pub(super) mod rough;
 mod steady;
 mod steps;
 
-use super::lab::{Lab, fair_goodput};
+use super::lab::{Lab, Source, fair_goodput};
 use super::{Figure, Outcome};
 use crate::report::Report;
 
@@ -40,6 +40,31 @@ fn make(lab: &Lab<'_>) -> Outcome {
         outcome.charts.extend(charts);
     }
     outcome
+}
+
+/// Share of what was offered that somebody turned away.
+fn refused(run: &Report) -> f64 {
+    run.drop_rate + run.local_reject_rate + run.expired_rate
+}
+
+/// What was refused in the point of `run`, beyond what `ideal` does not answer in time there either: where requests differ much, some
+/// are late whatever one does. It is asked only where more than `calm` is.
+fn beyond_ideal(
+    lab: &Lab<'_>,
+    plan: Source,
+    calm: f64,
+    refused: f64,
+    run: &Report,
+    sets: impl FnOnce() -> Vec<String>,
+) -> f64 {
+    if refused <= calm {
+        return refused;
+    }
+    let mut sets = sets();
+    sets.push("policy=ideal".to_owned());
+    sets.extend(run.point.iter().map(|(path, value)| format!("{path}=[{value}]")));
+    let ideal = &lab.run(plan, &sets).0[0];
+    (refused - (1.0 - ideal.goodput_rps / ideal.offered_rps)).max(0.0)
 }
 
 /// Service times with their RTT are as in the plans: the SLO is ten times both.

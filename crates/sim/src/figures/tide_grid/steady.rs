@@ -7,7 +7,7 @@ use super::super::lab::{Lab, Runs, Source, at, goodput, text};
 use super::goal::Goal;
 use super::reach::{GOOD, Reach, marks};
 use super::rivals::{Beside, Entry, Rivals};
-use super::{capacity, slo_us};
+use super::{beyond_ideal, capacity, refused, slo_us};
 use crate::report::Report;
 
 const PLAN: Source =
@@ -201,24 +201,15 @@ fn of_calm(lab: &Lab<'_>, runs: &Runs) -> Goal {
     let what = "0.9×: refused, beyond what ideal does not answer in time either";
     let mut goal = Goal::at_most(what, Unit::Percent, CALM);
     for tide in runs.of("tide") {
-        let refused = tide.drop_rate + tide.local_reject_rate + tide.expired_rate;
-        let late = if refused <= CALM { 0.0 } else { late_at_best(lab, tide) };
-        goal.point(place(tide), (refused - late).max(0.0));
+        let refused = refused(tide);
+        let sets = || lab.requests(60_000, 200_000);
+        goal.point(place(tide), beyond_ideal(lab, PLAN, CALM, refused, tide, sets));
     }
     goal
 }
 
 /// Most that may be refused in calm weather.
 const CALM: f64 = 0.001;
-
-/// What `ideal` does not answer in time in the point of this run.
-fn late_at_best(lab: &Lab<'_>, run: &Report) -> f64 {
-    let mut sets = lab.requests(60_000, 200_000);
-    sets.push("policy=ideal".to_owned());
-    sets.extend(run.point.iter().map(|(path, value)| format!("{path}=[{value}]")));
-    let ideal = &lab.run(PLAN, &sets).0[0];
-    1.0 - ideal.goodput_rps / ideal.offered_rps
-}
 
 /// The others and `told` ignore ranks, or have them at their best: they are run once.
 fn of_others(
