@@ -86,8 +86,7 @@ fn claims(runs: &Runs, near: &Runs) -> Vec<Claim> {
             Unit::Percent,
             testbed::regret(near, 1.0, &[("load", 2.0)]),
             0.02,
-        )
-        .open(),
+        ),
         Claim::at_most("tide at 2×, p99, of the SLO", times, tail("tide") / 50.0, 1.0),
         Claim::at_most(
             "tide at 2×, p99, as bounded as breakwater's in the paper",

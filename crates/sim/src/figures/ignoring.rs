@@ -73,14 +73,13 @@ fn claims(runs: &Runs, half: &Runs) -> Vec<Claim> {
             tail,
             1.0,
         ));
-        let gained = Claim::at_most(
+        // Whoever sends all hears most often, and knows a little sooner what is let in.
+        claims.push(Claim::at_most(
             &format!("tide at {load}×, half ignore: their success ÷ of those who obey"),
             times,
             gain(half.get("tide", &[("load", load)])),
             1.01,
-        );
-        // Whoever sends all hears most often, and knows a little sooner what is let in.
-        claims.push(if load < 10.0 { gained } else { gained.open() });
+        ));
     }
     claims.extend([
         Claim::at_least(

@@ -22,7 +22,8 @@ const CALLERS: [f64; 4] = [10.0, 100.0, 1000.0, 10_000.0];
 const TIMES: [(&str, f64); 3] = [("10us", 200.0), ("100us", 1100.0), ("1ms", 10_100.0)];
 
 fn make(lab: &Lab<'_>) -> Outcome {
-    let mut sets = lab.requests(60_000, 400_000);
+    // 10,000 callers need some messages each to settle in.
+    let mut sets = lab.requests(120_000, 400_000);
     sets.extend([
         format!("policy={POLICIES:?}"),
         "load=[2.0]".to_owned(),

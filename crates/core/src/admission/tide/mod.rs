@@ -93,7 +93,7 @@ pub struct Tide {
 }
 
 // Where no reason stands with a constant here and in the other files, half or twice as much makes no
-// difference (docs/policies/tide.md, "Its constants").
+// difference (docs/policies/tide-tried.md).
 
 /// Control periods concluded one by one after a long absence; see `breakwater`.
 const PERIODS_AT_ONCE: usize = 512;
