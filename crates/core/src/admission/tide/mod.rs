@@ -115,7 +115,8 @@ const TOLD_PRICE: f64 = 0.4;
 const PRESSURE_LIMIT: f64 = 4.0;
 /// Delay to steer for, in longest waits, where that is less than the target: with a target at or beyond the wait at
 /// which requests are refused, credits would never be too many. By simulation: with all on one rank, and one in four
-/// requests that costs seven times the others, 5 % are refused (19 without); 0.6 refuses 3 % and is idle for 1 % more.
+/// requests that costs seven times the others, 19 % are refused without it. With 0.7 a hundred callers of 10 µs with costs
+/// that differ have 99 % of their answers within 0.84 of the objective instead of 0.82.
 const STEERED: f64 = 0.62;
 /// Time between two messages to a caller, in objectives, up to which credits decide among lots. By simulation: with
 /// twice as much, credits decide for 1,000 callers of 1 µs, which they cannot.
