@@ -53,9 +53,11 @@ const HEARD_LEAST: f64 = 0.2;
 /// without it 10,000 callers of 1 µs that begin with ten times the capacity are served 20 ms later.
 const STORM: f64 = 0.3;
 const STORM_GAIN: f64 = 0.5;
-/// Square of the standard deviations by which a round did less that is no chance, and the least variance that is believed.
+/// Square of the standard deviations by which a round did less that is no chance, and the least variance that is believed. By
+/// simulation: with 0.02, a round that was under pressure but for its end seems to have lost a tenth of the cores, and one seed of
+/// eight with 10,000 callers of 1 µs has 97.8 % of the capacity instead of 99.
 const SHIFT: f64 = 16.0;
-const SURE: f64 = 0.02 * 0.02;
+const SURE: f64 = 0.027 * 0.027;
 /// Most of it that is lost at once: a service that stalls does nothing for a while, and is well again.
 const LOST_MOST: f64 = 0.5;
 /// Most that a service is taken to have had time to spare for, in what it did.
