@@ -302,20 +302,24 @@ impl Windows {
     /// longest ago first. Those with something in flight hear of it anyway.
     pub(crate) fn notify_stricter_than(&mut self, bound: Cursor, limit: usize) {
         for _ in 0..limit {
-            let Some(key) = self.by_telling.front().and_then(|place| self.callers.key_at(place))
-            else {
-                return;
-            };
-            let Some(holder) =
-                self.callers.get(key).filter(|holder| holder.told.is_some_and(|told| told < bound))
-            else {
-                return;
-            };
+            let Some(key) = self.first_stricter_than(bound) else { return };
             self.strict.remove(&mut self.by_telling, key.index());
-            if holder.in_flight == 0 {
+            if let Some(holder) = self.callers.get(key).filter(|holder| holder.in_flight == 0) {
                 self.notices.push_back(holder.caller);
             }
         }
+    }
+
+    /// Whether there is one to notify.
+    pub(crate) fn has_stricter_than(&self, bound: Cursor) -> bool {
+        self.first_stricter_than(bound).is_some()
+    }
+
+    /// The caller that was told a cursor short of open longest ago, if that is stricter than `bound`.
+    fn first_stricter_than(&self, bound: Cursor) -> Option<Key> {
+        let key = self.callers.key_at(self.by_telling.front()?)?;
+        let told = self.callers.get(key)?.told?;
+        (told < bound).then_some(key)
     }
 
     // === hand-over ===

@@ -49,9 +49,11 @@ const GAIN: f64 = 0.2;
 /// The least share of it in what is lost, where callers hear rarely. By simulation: with all of it 10,000 callers of 1 µs are
 /// refused two fifths more often, as those who were not refused are told to send less.
 const HEARD_LEAST: f64 = 0.2;
-/// A share of all that is done by which what is lost differs where a storm begins or ends, and its weight then. By simulation:
-/// without it 10,000 callers of 1 µs that begin with ten times the capacity are served 15 ms later.
+/// The share of the capacity by which more is lost where a storm begins, by which less is where it ends, and the weight of a round in
+/// which it does. By simulation: without the first, 10,000 callers of 1 µs that begin with ten times the capacity are served 15 ms
+/// later; without the second, they have 88 to 93 % of it 25 SLOs after demand has grown to 1.4, instead of 97 to 98.
 const STORM: f64 = 0.3;
+const OVER: f64 = 0.05;
 const STORM_GAIN: f64 = 0.5;
 /// Square of the standard deviations by which a round did less that is no chance, and the least variance that is believed. By
 /// simulation: with 0.02, a round that was under pressure but for its end seems to have lost a tenth of the cores, and one seed of
@@ -60,8 +62,6 @@ const SHIFT: f64 = 16.0;
 const SURE: f64 = 0.027 * 0.027;
 /// Most of it that is lost at once: a service that stalls does nothing for a while, and is well again.
 const LOST_MOST: f64 = 0.5;
-/// Most that a service is taken to have had time to spare for, in what it did.
-const SPARE_MOST: f64 = 8.0;
 /// Share of the capacity from which on a service with an empty queue must be able to do more: one that was that busy by chance
 /// would have had a queue.
 const NEARLY: f64 = 0.95;
@@ -74,22 +74,21 @@ impl Capacity {
         (self.rate - self.lost).max(0.0)
     }
 
-    /// Learns from a round. Returns the cost that the service had time to spare for.
-    pub(super) fn measure(&mut self, seen: &Seen) -> f64 {
+    /// Learns from a round.
+    pub(super) fn measure(&mut self, seen: &Seen) {
         let nanos = seen.elapsed.as_nanos().max(1) as f64;
         let did = seen.work / nanos;
         let off = seen.lost / nanos - self.lost;
-        let storm = off.abs() > STORM * self.rate.max(did);
+        let storm = off > STORM * self.rate.max(did) || off < -OVER * self.rate;
         self.lost += off * if storm { STORM_GAIN } else { GAIN * seen.heard.max(HEARD_LEAST) };
         if seen.pressed && self.rate > 0.0 {
             self.under_pressure(did, seen);
-            return 0.0;
+            return;
         }
         // One server that takes s per request and is idle for 1 − ρ of the time lets a request wait
         // for s · ρ ÷ (1 − ρ) on average, so it could do s ÷ wait more than it did.
         let each = seen.mean_cost / self.rate.max(did).max(1e-9);
         let idle = each / seen.mean_delay.max(1.0);
-        let spare = idle.min(SPARE_MOST) * did;
         if let Some(probe) = seen.probe.filter(|_| did <= self.rate || idle >= 1.0) {
             let idle = idle.min(1.0);
             let share = did / self.rate.max(did).max(1e-9);
@@ -102,8 +101,6 @@ impl Capacity {
         // While ranks are shed, a round that did more may have had luck.
         let gain = if seen.probe.is_some() { GAIN } else { 1.0 };
         self.rate += gain * (did - self.rate).max(0.0);
-        // There was never more than all of its time.
-        spare.min(self.rate) * nanos
     }
 
     /// Learns from a round that did all it could. One that did more than chance explains is no such sign: by
@@ -186,7 +183,7 @@ mod tests {
     fn what_is_done_under_pressure_is_what_can_be_done() {
         let mut capacity = known(1.0);
         for _ in 0..100 {
-            assert_eq!(capacity.measure(&seen(4_000.0, 1e3, true)), 0.0, "there is none to spare");
+            capacity.measure(&seen(4_000.0, 1e3, true));
         }
         assert!((capacity.rate() - 4.0).abs() < 1e-6);
         for _ in 0..100 {
@@ -213,15 +210,8 @@ mod tests {
     #[test]
     fn an_empty_queue_of_a_busy_service_is_believed_at_once() {
         let mut capacity = known(4.0);
-        let spare = capacity.measure(&Seen { heard: 0.1, ..seen(3_900.0, 0.0, false) });
+        capacity.measure(&Seen { heard: 0.1, ..seen(3_900.0, 0.0, false) });
         assert!(capacity.rate() > 7.0, "{capacity:?}");
-        assert_eq!(spare, 1e3 * capacity.rate(), "all of its time, at most");
-        let mut calmer = known(4.0);
-        let spare = calmer.measure(&seen(3_900.0, 5.0, false));
-        assert!(
-            (1_900.0..2_000.0).contains(&spare),
-            "a request takes half as long as it waits: {spare}"
-        );
     }
 
     /// Nothing waits, but little came: that may be chance, or callers were told to send too little.

@@ -90,6 +90,10 @@ pub struct Tide {
     holds: Span,
     /// How long requests may wait.
     waits: Waits,
+    /// Callers that were told a stricter cursor than this one are to hear of it unasked…
+    relief: Cursor,
+    /// …so many per control period after which nothing waits.
+    notices: usize,
 }
 
 // Where no reason stands with a constant here and in the other files, half or twice as much makes no
@@ -127,6 +131,10 @@ const MUCH: f64 = 1.5;
 /// How far beyond these two it must be for credits to decide no longer. By simulation: without it, 255 callers of 10 µs
 /// have 94 % of the capacity at ten times the demand instead of 99.
 const MARGIN: f64 = 1.3;
+/// The share of a control period's work that goes into telling them. More than there is time for is not sent, as it is only done
+/// while nothing waits. By simulation: with a tenth, a service of 10 µs has 41 % of what 10,000 callers offer again 25 SLOs after
+/// a storm of ten times, instead of 97; with a quarter, 80.
+const NOTICES: f64 = 0.5;
 /// Unsolicited grants per control period.
 const GRANTS_PER_PERIOD: usize = 64;
 
@@ -152,6 +160,8 @@ impl Tide {
             hears: Span::ZERO,
             holds: derived.round,
             waits: Waits::new(derived.objective, derived.drop),
+            relief: Cursor::first(0),
+            notices: 0,
         }
     }
 
@@ -226,6 +236,10 @@ impl Tide {
             round.add(delay.min(worst), periods);
         }
         self.bursts.pass(periods);
+        if backlog.waiting() == 0 {
+            // There is time for it, and nobody has to wait.
+            self.windows.notify_stricter_than(self.relief, self.notices);
+        }
         let credits = self.pool.total();
         cx.events.push(due, || Event::Pool { credits, delay });
         // Credits that wait at callers without demand matter only where credits decide.
@@ -261,7 +275,7 @@ impl Tide {
         self.offered.close(due, elapsed, callers, weight, self.sway.strict.free);
         self.messages.learn(&round);
         self.offered.set_messages(self.messages.of_a_request());
-        let spare = self.capacity.measure(&capacity::Seen {
+        self.capacity.measure(&capacity::Seen {
             elapsed,
             work: self.messages.work(&round),
             lost: self.messages.lost(&round),
@@ -297,7 +311,7 @@ impl Tide {
             let Cursors { free, last } = self.sway.rest;
             cx.events.push(due, || Event::Cursors { free, last });
         }
-        self.hold_and_tell(&round, due, spare);
+        self.hold_and_tell(&round, due);
         if !self.offered.is_empty() || self.last() < Cursor::OPEN {
             self.round = Some(Round::starting(due));
         }
@@ -370,7 +384,7 @@ impl Tide {
     }
 
     /// Step 7: how long our word holds, and who must hear of a relaxed cursor.
-    fn hold_and_tell(&mut self, round: &Round, due: Instant, spare: f64) {
+    fn hold_and_tell(&mut self, round: &Round, due: Instant) {
         // A caller is heard of every `callers ÷ arrivals`.
         let callers = self.windows.speakers() as f64;
         self.between = due.since(round.began).scale(callers / f64::from(round.arrived.max(1)));
@@ -380,14 +394,13 @@ impl Tide {
             self.windows.start_epoch();
             self.epoch_ends = due + self.holds;
         }
-        // At the price of half of the time that the service has to spare. What is open stays so, and is worth telling.
+        // What is open stays so, and is worth telling.
         let open = self.last() == Cursor::OPEN;
         let told = if open { 1.0 } else { TOLD * (1.0 - self.reach()) };
         let least = (told - TOLD_PRICE / self.waits.messages()) * self.capacity.rate();
-        let bound = self.offered.cut(least, Lump::Within).min(self.last());
-        let messages = 0.5 * self.waits.messages() * spare / self.offered.mean_cost();
-        let limit = 8 + messages as usize;
-        self.windows.notify_stricter_than(bound, limit);
+        self.relief = self.offered.cut(least, Lump::Within).min(self.last());
+        let requests = self.pace() * self.derived.period.as_nanos_f64();
+        self.notices = 1 + (NOTICES * self.waits.messages() * requests) as usize;
     }
 }
 
@@ -529,7 +542,8 @@ impl Admission for Tide {
     }
 
     fn next_wakeup(&self) -> Option<Instant> {
-        (self.windows.has_drained() || self.last() < Cursor::OPEN).then_some(self.period_ends)
+        let waits = self.windows.has_drained() || self.windows.has_stricter_than(self.relief);
+        (waits || self.last() < Cursor::OPEN).then_some(self.period_ends)
     }
 
     fn feedback(&mut self, cx: &mut Cx, backlog: &Backlog, caller: CallerId, out: &mut Feedback) {
