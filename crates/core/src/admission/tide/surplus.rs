@@ -19,15 +19,13 @@ const MOST: f64 = 0.5;
 const VARIED_MOST: f64 = 8.0;
 /// Loss at which the round trip of a refusal weighs as much as to be idle, if each is so large at *x* = 0: where refusals cost
 /// next to nothing…
-const EVEN_CHEAP: f64 = 0.004;
+const EVEN_CHEAP: f64 = 0.0012;
 /// …and where one costs at least [`DEAR`] of a request. By simulation: 10,000 callers of 10 µs are refused
 /// about 1 % and have 98.8 % of the capacity, as much as is possible (figure tide-frontier).
-const EVEN: f64 = 0.0085;
+const EVEN: f64 = 0.0093;
 const DEAR: f64 = 0.02;
-/// How much faster than the loss falls the weight grows.
-const STEEP: f64 = 1.5;
 /// The most that round trips weigh. By simulation: beyond, few fewer are refused, and more is lost.
-const TRIP_MOST: f64 = 0.8;
+const TRIP_MOST: f64 = 1.6;
 /// Between these *xK*/σ² the best is found, in so many halvings, to 1 in 3,000.
 const WORTH: (f64, f64) = (-4.0, 16.0);
 const HALVINGS: usize = 16;
@@ -38,9 +36,8 @@ const HALVINGS: usize = 16;
 pub(super) fn surplus(room: f64, variability: f64, dispersion: f64, price: f64) -> f64 {
     let room = room.max(1.0) / f64::midpoint(dispersion, variability.min(VARIED_MOST));
     let even = EVEN_CHEAP + (EVEN - EVEN_CHEAP) * (price / DEAR).min(1.0);
-    let trip = (even * room).powf(STEEP).min(TRIP_MOST);
-    let price = price.min(1.0);
-    (worth((trip * (1.0 + price)).max(price)) / room).min(MOST)
+    let trip = (even * room).min(TRIP_MOST);
+    (worth(trip.max(price.min(1.0))) / room).min(MOST)
 }
 
 /// The *y* = *xK*/σ² at which one more refusal costs as much as it saves: idle time is *y* ÷ (e^*y* − 1)
