@@ -62,7 +62,7 @@ impl Default for TideConfig {
         Self {
             objective: Objective::Learned,
             target: 0.4,
-            drop: 0.62,
+            drop: 0.7,
             beyond: 0.25,
             free: 1.0,
             engage: 0.4,

@@ -39,20 +39,15 @@ const IN_TIME: f64 = 0.99;
 const STEP: f64 = 0.02;
 /// However long service takes, this part of the most may be waited for. By simulation: with twice as much,
 /// seven more in a hundred of those that cost much are late; with half, no more than chance changes.
-const LEAST: f64 = 0.4;
+const LEAST: f64 = 0.35;
 /// As many requests may always wait, and more where they come in bursts: a shorter queue is empty by chance
 /// more often than it saves work.
 const ROOM: f64 = 16.0;
-/// Where requests need less time than this lead, in objectives, the most that may be waited for is longer by so much of the
-/// difference: what they do not need for themselves they may wait, and 99 % still come within 0.8 of the objective. By simulation:
-/// 10,000 callers of 1 µs have 0.15 points more of the capacity, and are refused a sixth less.
-const SHORT_LEAD: f64 = 0.2;
-const SHORT: f64 = 0.4;
 /// How much more than the most may be waited for, if that leaves the time, where arrivals vary as if so many came at once, and
 /// in proportion where fewer do: a burst is there as a whole, and how long it takes is known better than
 /// how long a queue will be. By simulation: bursts of 50 of 10 µs have 1.0 to 1.6 points more of the capacity; with half
 /// as much again it is the same.
-const LONGER: f64 = 0.2;
+const LONGER: f64 = 0.15;
 const AT_ONCE: f64 = 20.0;
 /// How much longer a request waits that others have worked for, and how much later it is started. By
 /// simulation: the last of three hops refuses half of what it refused without; half as long again saves
@@ -102,15 +97,13 @@ impl Waits {
     /// `variability` is off by √(variability ÷ n) of itself. Where arrivals vary by
     /// `dispersion`, the queue does by its root.
     pub(super) fn learn(&mut self, most: Span, pace: f64, variability: f64, dispersion: f64) {
-        let short = self.objective.scale(SHORT * (SHORT_LEAD - self.lead).max(0.0));
         let burst = ((dispersion - 1.0) / AT_ONCE).clamp(0.0, 1.0);
-        let longest = (most + short).max(most.scale(1.0 + LONGER * burst));
-        let most = most + short;
         let room = pace * most.as_nanos_f64();
         let error = (variability / room.max(1.0)).sqrt().min(1.0);
-        let in_time = self.objective.scale((1.0 - self.lead) / (1.0 + error));
+        let in_time = self.objective.scale(1.0 - self.lead);
         let least = most.scale(LEAST.max(ROOM * dispersion.sqrt() / room.max(1.0)));
-        self.longest = in_time.min(longest).max(least.min(most));
+        let longest = in_time.min(most.scale(1.0 + LONGER * burst)).scale(1.0 / (1.0 + error));
+        self.longest = longest.max(least.min(most));
     }
 
     /// The longest wait of most requests.
