@@ -17,9 +17,9 @@ pub struct TideConfig {
     /// Delay to steer for, as a share of the objective. Default 0.4 (Breakwater §5.1).
     pub target: f64,
     /// Predicted wait from which on ranks inside the last cursor are refused, or push out others,
-    /// as a share of the objective; less, down to a third of it, where service takes much of the
-    /// objective and more is offered than can be served, and up to 0.08 more where it takes little. More lets bursts through to the edge of the
-    /// objective. Default 0.62, by simulation: with it 99 % of the answers come within 0.8 of the
+    /// as a share of the objective. Less, down to a third of it, where more is offered than can be served and service takes much of the
+    /// objective or differs much. More lets bursts through to the edge of the
+    /// objective. Default 0.7, by simulation: with it 99 % of the answers come within 0.8 of the
     /// objective, where Breakwater begins to drop (§5.1).
     pub drop: f64,
     /// Predicted wait up to which ranks beyond the last cursor are let in, in targets.

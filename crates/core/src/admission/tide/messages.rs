@@ -35,6 +35,11 @@ impl Messages {
         }
     }
 
+    /// What one costs; nothing where costs are in a unit that is so much larger.
+    pub(super) fn each(self) -> f64 {
+        self.each as f64
+    }
+
     /// What the two messages of a request cost.
     pub(super) fn of_a_request(self) -> Cost {
         Cost(2 * self.each)

@@ -30,6 +30,7 @@ mod bursts;
 mod capacity;
 mod config;
 mod costs;
+mod lots;
 mod messages;
 mod offered;
 mod round;
@@ -53,6 +54,7 @@ use bursts::Bursts;
 use capacity::Capacity;
 use config::Derived;
 pub use config::TideConfig;
+use lots::Lots;
 use messages::Messages;
 use offered::{Lump, Offered};
 use round::Round;
@@ -80,6 +82,7 @@ pub struct Tide {
     round: Option<Round>,
     capacity: Capacity,
     messages: Messages,
+    lots: Lots,
     /// When who has not spoken counts as silent.
     epoch_ends: Instant,
     /// Mean time between two messages of one caller: how old what a caller knows is.
@@ -122,15 +125,6 @@ const PRESSURE_LIMIT: f64 = 4.0;
 /// requests that costs seven times the others, 19 % are refused without it. With 0.7 a hundred callers of 10 µs with costs
 /// that differ have 99 % of their answers within 0.84 of the objective instead of 0.82.
 const STEERED: f64 = 0.62;
-/// Time between two messages to a caller, in objectives, up to which credits decide among lots. By simulation: with
-/// twice as much, credits decide for 1,000 callers of 1 µs, which they cannot.
-const OFTEN: f64 = 1.5;
-/// Least that is offered for that, of what the service can do. By simulation: where less is, as at 1.2 times the capacity, 100
-/// callers of 100 µs are refused twice as often with credits.
-const MUCH: f64 = 1.5;
-/// How far beyond these two it must be for credits to decide no longer. By simulation: without it, 255 callers of 10 µs
-/// have 94 % of the capacity at ten times the demand instead of 99.
-const MARGIN: f64 = 1.3;
 /// The share of a control period's work that goes into telling them. More than there is time for is not sent, as it is only done
 /// while nothing waits. By simulation: with a tenth, a service of 10 µs has 41 % of what 10,000 callers offer again 25 SLOs after
 /// a storm of ten times, instead of 97; with a quarter, 80.
@@ -155,6 +149,7 @@ impl Tide {
             round: None,
             capacity: Capacity::default(),
             messages: Messages::new(),
+            lots: Lots::new(),
             epoch_ends: now,
             between: Span::ZERO,
             hears: Span::ZERO,
@@ -296,7 +291,7 @@ impl Tide {
         if self.lump && !credits_decided {
             // Nobody has minded how many there are: there may be any number.
             self.pool.reset();
-            self.pool.raise_to(u32::try_from(backlog.inside()).unwrap_or(u32::MAX));
+            self.pool.raise_to((backlog.inside() as f64 + self.resting()) as u32);
         }
         let Derived { target, drop, .. } = self.derived;
         let (pace, variability) = (self.pace(), self.offered.variability());
@@ -344,11 +339,28 @@ impl Tide {
     /// Ranks that are cut by lot, which means nothing, are left to credits where those do better: where callers hear
     /// often and always have something to send, a credit given is a request soon.
     fn left_to_credits(&self, cut: Cursor, aim: f64) -> Option<(Cursor, Cursor)> {
-        // By a margin, if it is not so already: to change often is worse than either.
-        let margin = if self.lump { MARGIN } else { 1.0 };
-        let often = self.hears < self.derived.objective.scale(OFTEN * margin);
-        let much = || self.offered.cut(aim * MUCH / margin, Lump::Within) < Cursor::OPEN;
-        if often && cut < Cursor::OPEN && much() { self.offered.drawn(cut) } else { None }
+        let suits = self.lots.suit_credits(&lots::Demand {
+            objective: self.derived.objective,
+            messages: self.offered.mean_cost() / self.messages.each(),
+            room: self.room(),
+            resting: self.resting(),
+            varied: f64::midpoint(1.0, self.offered.variability()),
+            // What is offered beyond `more` times what can be done.
+            exceeds: &|more| self.offered.cut(aim * more, Lump::Within) < Cursor::OPEN,
+            already: self.lump,
+        });
+        if suits { self.offered.drawn(cut) } else { None }
+    }
+
+    /// Requests that may wait.
+    fn room(&self) -> f64 {
+        self.pace() * self.waits.longest().as_nanos_f64()
+    }
+
+    /// Credits that are at callers until these have their next request, if all that is served needs one.
+    fn resting(&self) -> f64 {
+        let served = (self.pace() / self.offered.requests().max(1e-12)).min(1.0);
+        served * self.windows.speakers() as f64
     }
 
     /// Whether no more is offered than the service can do: nobody is shed, and none should be.
@@ -375,12 +387,11 @@ impl Tide {
     /// How much more than the capacity is let in: the less, the better callers follow the queue, unless
     /// a refusal costs next to nothing.
     fn surplus(&self) -> f64 {
-        let room = self.pace() * self.waits.longest().as_nanos_f64();
         // Those who are refused are the least important that are let in.
         let price = self.waits.price() / self.offered.relative_cost(self.last());
         let (costs, arrivals) = (self.offered.variability(), self.bursts.dispersion());
         let followed = Sway::followed(self.waits.longest(), self.hears) * (price / CHEAP).min(1.0);
-        surplus(room, costs, arrivals, price) * (1.0 - followed)
+        surplus(self.room(), costs, arrivals, price) * (1.0 - followed)
     }
 
     /// Step 7: how long our word holds, and who must hear of a relaxed cursor.
@@ -388,6 +399,7 @@ impl Tide {
         // A caller is heard of every `callers ÷ arrivals`.
         let callers = self.windows.speakers() as f64;
         self.between = due.since(round.began).scale(callers / f64::from(round.arrived.max(1)));
+        self.lots.answered(due.since(round.began), callers, round.told.min(round.arrived));
         self.hears = due.since(round.began).scale(callers / f64::from(round.told.max(1)));
         self.holds = self.between.scale(self.config.holds).max(self.derived.round);
         if self.epoch_ends <= due {

@@ -156,6 +156,11 @@ impl Offered {
         (0..LEVELS).map(|level| self.cost_of(level)).sum()
     }
 
+    /// Requests offered per nanosecond.
+    pub(super) fn requests(&self) -> f64 {
+        self.seen().map(|level| f64::from(self.levels[level].rate)).sum()
+    }
+
     /// Ends a round that lasted for `elapsed` until `now`; `calm` is its weight if it was like those before it.
     ///
     /// What arrived is known at once. What was shed is told when a caller speaks: a hundred callers
