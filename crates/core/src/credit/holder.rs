@@ -1,7 +1,7 @@
 //! One caller as the gate knows it: what it holds, what it said, what it was told.
 
 use crate::context::{CallerId, Context};
-use crate::rank::Cursor;
+use crate::rank::{Cursor, Rank};
 use crate::time::{Instant, Span};
 
 /// One caller.
@@ -31,6 +31,8 @@ pub(crate) struct Holder {
     /// The laxest of those before that, and until when it held: what was sent by it may still be on its way.
     pub(super) told_before: Option<Cursor>,
     pub(super) told_until: Instant,
+    /// Whether it has just sent what it was told not to.
+    pub(super) ignores: bool,
 }
 
 /// What a caller is told of ranks.
@@ -91,6 +93,16 @@ impl Holder {
         told
     }
 
+    /// A request of `rank` has come, which the cursor of the moment may let in or not. Returns whether the caller may send it; none
+    /// if it has not been told anything. Who does not listen hears most often, and would have the best of what others
+    /// were told: it has the cursor of the moment at most, until it does as it was told.
+    #[inline]
+    pub(crate) fn may_send(&mut self, rank: Rank, since: Instant, moment: Cursor) -> Option<bool> {
+        let told = self.told(since)?;
+        let ignored = std::mem::replace(&mut self.ignores, !told.admits(rank));
+        Some(told.admits(rank) && (!ignored || moment.admits(rank)))
+    }
+
     /// The cursor that the caller was told last, or one before if it is laxer and held after `since`; none if it has
     /// not been told any.
     #[inline]
@@ -121,21 +133,17 @@ mod tests {
     use super::*;
     use crate::credit::{PoolForm, Share, Windows};
 
+    const SHARE: Share =
+        Share { total: 10, per_caller: 10, form: PoolForm::Paper, overcommit: true, turn: None };
+
     /// A caller that hears every few microseconds has sent by a word several before the last.
     #[test]
     fn the_laxest_word_counts_for_as_long_as_what_was_sent_by_it_may_be_on_its_way() {
         let at = |micros| Instant::ZERO + Span::from_micros(micros);
         let (mut windows, crossing) = (Windows::new(), Span::from_micros(30));
-        let share = Share {
-            total: 10,
-            per_caller: 10,
-            form: PoolForm::Paper,
-            overcommit: true,
-            turn: None,
-        };
         for (micros, ranks) in [(0, 900), (10, 500), (15, 600), (20, 400)] {
             let word = Word { cursor: Cursor::first(ranks), crossing };
-            windows.assign(at(micros), CallerId(1), &share, word);
+            windows.assign(at(micros), CallerId(1), &SHARE, word);
         }
         let mut told = |micros| {
             let (holder, _) = windows.hear(at(micros), CallerId(1));
@@ -143,5 +151,23 @@ mod tests {
         };
         assert_eq!(told(39), Some(900), "it held until 10");
         assert_eq!(told(40), Some(400));
+    }
+
+    #[test]
+    fn who_does_not_listen_has_the_cursor_of_the_moment_at_most() {
+        let (mut windows, now) = (Windows::new(), Instant::from_nanos(1_000));
+        let may = |windows: &mut Windows, key, moment| {
+            let holder = windows.hear(now, CallerId(1)).0.expect("there is room");
+            holder.may_send(Rank::from_key(key), now, Cursor::first(moment))
+        };
+        assert_eq!(may(&mut windows, 550, 500), None, "it was told nothing");
+        let word = Word { cursor: Cursor::first(600), crossing: Span::ZERO };
+        windows.assign(now, CallerId(1), &SHARE, word);
+        assert_eq!(may(&mut windows, 550, 500), Some(true), "it does as it was told");
+        assert_eq!(may(&mut windows, 700, 800), Some(false));
+        assert_eq!(may(&mut windows, 550, 500), Some(false), "it has not listened");
+        assert_eq!(may(&mut windows, 550, 500), Some(true), "it does again");
+        assert_eq!(may(&mut windows, 700, 500), Some(false));
+        assert_eq!(may(&mut windows, 450, 500), Some(true), "the cursor of the moment");
     }
 }

@@ -415,6 +415,7 @@ impl Windows {
             told: None,
             told_before: None,
             told_until: now,
+            ignores: false,
         });
         self.places.insert(caller, key);
         self.look.push_back(&mut self.by_look, key.index());

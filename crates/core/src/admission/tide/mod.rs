@@ -425,18 +425,19 @@ fn allowed_wait(
     now: Instant,
     backlog: &Backlog,
     request: &Request,
-    caller: Option<&Holder>,
+    caller: Option<&mut Holder>,
 ) -> (Span, bool) {
     let Context { rank, .. } = request.context;
     if sway.strict.last.admits(rank) {
         return (waits.longest_for(request), true);
     }
     // What crossed our last words on its way was sent by one before.
-    match caller.and_then(|caller| caller.told(now - derived.crossing)) {
-        Some(told) if told.admits(rank) => (waits.longest_for(request), true),
+    let sent_by = now - derived.crossing;
+    match caller.and_then(|caller| caller.may_send(rank, sent_by, sway.rest.last)) {
+        Some(true) => (waits.longest_for(request), true),
         // It gains nothing by not listening, but an idle service turns nobody away: what it was told may be wrong.
-        Some(_) if backlog.inside() == 0 => (waits.longest(), false),
-        Some(_) => (Span::ZERO, false),
+        Some(false) if backlog.inside() == 0 => (waits.longest(), false),
+        Some(false) => (Span::ZERO, false),
         None => (sway.wait_for(rank, waits.longest()).max(derived.beyond), false),
     }
 }
@@ -454,10 +455,11 @@ impl Admission for Tide {
         let Context { rank, lot, sheds, .. } = request.context;
         self.round.get_or_insert(Round::starting(cx.now)).arrived += 1;
         let wait = backlog.age_at_start(cx.now, request.arrived);
-        let (caller, silence) = self.windows.hear(cx.now, request.context.caller);
+        let (mut caller, silence) = self.windows.hear(cx.now, request.context.caller);
         let told = caller.as_ref().and_then(|caller| caller.told(Instant::FAR));
         let rules = (&self.sway, &self.waits, &self.derived);
-        let (allowed, welcome) = allowed_wait(rules, cx.now, backlog, request, caller.as_deref());
+        let (allowed, welcome) =
+            allowed_wait(rules, cx.now, backlog, request, caller.as_deref_mut());
         let in_time = wait <= allowed;
         if caller.is_some_and(|caller| caller.on_request(&request.context, in_time || welcome)) {
             self.windows.follow(cx.now, request.context.caller);
