@@ -12,7 +12,7 @@
 //! 4. Callers reject ranks beyond *last* at once, send ranks inside *free* without a credit, and
 //!    hold the band between for credits. So what is important never waits for permission, what is
 //!    hopeless never travels, and the credits have only the band to match supply and demand with.
-//!    Requests that name no user have drawn lots, and are cut by them; where callers are few, credits decide among them.
+//!    Requests that name no user have drawn lots, and are cut by them, or left to credits ([`Lots`]).
 //! 5. **Alone**: callers that ignore all this, or never heard of it, are refused by predicted wait.
 //!    The allowed wait is long inside *last*, as long as leaves most requests the time they need
 //!    ([`Waits`]), and short beyond it: the gate conserves work, an idle service turns nobody away.
@@ -20,7 +20,7 @@
 //! 6. **Noise and news**: what a caller knows is as old as its last message. A round that differs from
 //!    those before by no more than chance is followed slowly, one that differs by more at once.
 //! 7. **Back**: what a caller was told holds for a bounded time, then it asks again; callers that
-//!    were told a stricter cursor and are silent hear of a relaxed one unasked.
+//!    were told a stricter cursor and are silent hear of a relaxed one unasked, while nothing waits.
 //!
 //! What the service can do is measured: the cost it finishes per time while there is pressure. When
 //! ranks are shed without pressure, a little more is tried. Nothing is shed while the delay says
@@ -336,8 +336,7 @@ impl Tide {
         }
     }
 
-    /// Ranks that are cut by lot, which means nothing, are left to credits where those do better: where callers hear
-    /// often and always have something to send, a credit given is a request soon.
+    /// Ranks that are cut by lot, which means nothing, are left to credits where those do better.
     fn left_to_credits(&self, cut: Cursor, aim: f64) -> Option<(Cursor, Cursor)> {
         let suits = self.lots.suit_credits(&lots::Demand {
             objective: self.derived.objective,
