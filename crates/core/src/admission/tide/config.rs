@@ -19,7 +19,7 @@ pub struct TideConfig {
     /// Predicted wait from which on ranks inside the last cursor are refused, or push out others,
     /// as a share of the objective. Less, down to a third of it, where more is offered than can be served and service takes much of the
     /// objective or differs much. More lets bursts through to the edge of the
-    /// objective. Default 0.69, by simulation: with it 99 % of the answers come within 0.8 of the
+    /// objective. Default 0.7, by simulation: with it 99 % of the answers come within 0.8 of the
     /// objective, where Breakwater begins to drop (§5.1).
     pub drop: f64,
     /// Predicted wait up to which ranks beyond the last cursor are let in, in targets.
@@ -62,7 +62,7 @@ impl Default for TideConfig {
         Self {
             objective: Objective::Learned,
             target: 0.4,
-            drop: 0.69,
+            drop: 0.7,
             beyond: 0.25,
             free: 1.0,
             engage: 0.4,

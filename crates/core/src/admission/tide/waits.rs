@@ -1,6 +1,6 @@
 //! How long a request may wait: as long as leaves most of those behind it the time they need.
 //!
-//! A wait of 0.69 of the objective is fine where service takes a twentieth of it. Where one request in a
+//! A wait of 0.7 of the objective is fine where service takes a twentieth of it. Where one request in a
 //! hundred takes half of the objective, those that waited for the longest are late, and their work was
 //! in vain. So the gate learns how long before the objective a request has to start, to be in time
 //! ninety-nine times in a hundred, and keeps the queue that much shorter. And it is shorter by the error of a wait that is
