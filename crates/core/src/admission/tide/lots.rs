@@ -105,7 +105,6 @@ mod tests {
     fn credits_suit_callers_that_are_answered_often() {
         assert!(suit(10.0, 1_000.0, 2.0, false));
         assert!(!suit(10.0, 3_000.0, 10.0, false));
-        assert!(!Lots::new().between.get().is_some(), "nobody was answered yet");
     }
 
     #[test]
