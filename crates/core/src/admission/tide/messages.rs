@@ -53,8 +53,7 @@ impl Messages {
 
     /// What of it went into refusals, and into messages that nobody asked for.
     pub(super) fn lost(self, round: &Round) -> f64 {
-        let unasked = u64::from(round.told.saturating_sub(round.arrived));
-        (self.each * (2 * u64::from(round.refused) + unasked)) as f64
+        (self.each * (2 * u64::from(round.refused) + u64::from(round.unasked))) as f64
     }
 }
 
@@ -65,7 +64,8 @@ mod tests {
 
     fn round(served: u64, held: u64) -> Round {
         let mut round = Round::starting(Instant::ZERO);
-        (round.arrived, round.refused, round.told) = (100, 10, 104);
+        (round.arrived, round.refused) = (100, 10);
+        (round.told, round.unasked) = (104, 4);
         (round.served, round.held) = (served, held);
         round
     }

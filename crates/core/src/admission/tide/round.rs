@@ -15,8 +15,9 @@ pub(super) struct Round {
     pub(super) arrived: u32,
     /// Those that were refused, at once or later.
     pub(super) refused: u32,
-    /// Messages to callers.
+    /// Messages to callers, and those of them that nobody asked for.
     pub(super) told: u32,
+    pub(super) unasked: u32,
     /// Cost that finished.
     pub(super) served: u64,
     /// Time for which slots were held by what finished, in nanoseconds.
@@ -44,6 +45,7 @@ impl Round {
             arrived: 0,
             refused: 0,
             told: 0,
+            unasked: 0,
             served: 0,
             held: 0,
             delays: 0,

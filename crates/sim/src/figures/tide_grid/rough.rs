@@ -40,17 +40,21 @@ pub(in super::super) const LASTS: f64 = 100.0;
 const AFTER: f64 = 25.0;
 /// So short a time is worth a percent by chance alone; the mean of so many seeds is half of that.
 const SEEDS: u32 = 3;
+/// Most by which goodput is below that of `ideal`. Who misses it by no more than chance is measured again, with so many seeds.
+const MOST: f64 = 0.01;
+const CHANCE: f64 = 0.003;
+const AGAIN: u32 = 8;
 /// Requests offered before a fault, at the capacity: forty of each of the 1,000 callers.
 const BEFORE: f64 = 40_000.0;
 
 pub(super) fn part(lab: &Lab<'_>) -> (Vec<Goal>, Vec<Chart>) {
     let what = "heavy tails and bursts: goodput below ideal, of capacity";
-    let mut shapes = Goal::at_most(what, Unit::Percent, 0.01).near(0.01, 0.12);
+    let mut shapes = Goal::at_most(what, Unit::Percent, MOST).near(0.01, 0.12);
     // Who is not told at once sends what the server must refuse, and half of it is all there is.
     let what = "half of the capacity gone for 100 SLOs: goodput below ideal, of capacity";
-    let mut slower = Goal::at_most(what, Unit::Percent, 0.01).near(0.01, 0.12).open_if(true);
+    let mut slower = Goal::at_most(what, Unit::Percent, MOST).near(0.01, 0.12).open_if(true);
     let what = "messages garbled for 100 SLOs: goodput below ideal, of capacity";
-    let mut garbled = Goal::at_most(what, Unit::Percent, 0.01).near(0.01, 0.12);
+    let mut garbled = Goal::at_most(what, Unit::Percent, MOST).near(0.01, 0.12);
     let times: &[&str] = if lab.quick { &["10us"] } else { &["10us", "1ms"] };
     let loads: &[f64] = if lab.quick { &[2.0] } else { &[1.2, 2.0] };
     // A quick look has one of each.
@@ -81,14 +85,20 @@ fn add(
     mut sets: Vec<String>,
 ) {
     sets.extend([format!("load=[{load:?}]"), format!("service.time={time}")]);
-    let both = [&sets[..], &["policy=[\"tide\",\"ideal\"]".to_owned()]].concat();
-    let runs = lab.run(PLAN, &both).mean();
-    let below = |good: f64| fair(runs.get("ideal", &[]), time) - good;
-    goal.point_or(
-        format!("{time}, {name}, {load}×"),
-        below(fair(runs.get("tide", &[]), time)),
-        || Some(below(Reach::of(lab, PLAN, choices, time, &sets).most(GOOD))),
-    );
+    let run = |seeds: Option<u32>| {
+        let mut both = sets.clone();
+        both.push("policy=[\"tide\",\"ideal\"]".to_owned());
+        both.extend(seeds.map(|seeds| format!("seeds={seeds}")));
+        let runs = lab.run(PLAN, &both).mean();
+        ["tide", "ideal"].map(|policy| fair(runs.get(policy, &[]), time))
+    };
+    let [mut tide, mut ideal] = run(None);
+    if !lab.quick && (MOST..MOST + CHANCE).contains(&(ideal - tide)) {
+        [tide, ideal] = run(Some(AGAIN));
+    }
+    goal.point_or(format!("{time}, {name}, {load}×"), ideal - tide, || {
+        Some(ideal - Reach::of(lab, PLAN, choices, time, &sets).most(GOOD))
+    });
 }
 
 /// A fault at the begin of what is measured.
