@@ -17,13 +17,15 @@ const MOST: f64 = 0.5;
 /// which keeps one core busy for long; to offer more does not keep the others from being idle, and is refused: with
 /// no bound, a lognormal service of σ = 2 has 91 % of its goodput at twice the capacity instead of 92.6.
 const VARIED_MOST: f64 = 8.0;
-/// Loss at which the round trip of a refusal weighs as much as to be idle, if each is so large at *x* = 0 and σ² is 1: where refusals cost
-/// next to nothing…
-const EVEN_CHEAP: f64 = 0.001;
+/// Loss at which the round trip of a refusal weighs as much as to be idle, if each is so large at *x* = 0 and σ² is that of Breakwater's
+/// testbed: where refusals cost next to nothing…
+const EVEN_CHEAP: f64 = 0.0012;
 /// …and where one costs at least [`DEAR`] of a request. By simulation: 10,000 callers of 10 µs are refused
 /// about 1 % and have 98.8 % of the capacity, as much as is possible (figure tide-frontier).
-const EVEN: f64 = 0.008;
+const EVEN: f64 = 0.0093;
 const DEAR: f64 = 0.02;
+/// σ² of that testbed: exponential costs of 10 µs with messages of 1.76, Poisson arrivals.
+const TESTBED: f64 = 0.86;
 /// The most that round trips weigh. By simulation: a key-value store of 1 µs, where a refusal takes two thirds of the time of a request, is
 /// refused 1.0 % with it, with half of it 1.3, and has 0.1 points less of the capacity.
 const TRIP_MOST: f64 = 3.5;
@@ -38,7 +40,7 @@ pub(super) fn surplus(room: f64, variability: f64, dispersion: f64, price: f64) 
     let varied = f64::midpoint(dispersion, variability.min(VARIED_MOST));
     let room = room.max(1.0) / varied;
     let even = EVEN_CHEAP + (EVEN - EVEN_CHEAP) * (price / DEAR).min(1.0);
-    let trip = (even * room / varied).min(TRIP_MOST);
+    let trip = (even * room * (TESTBED / varied)).min(TRIP_MOST);
     (worth(trip.max(price.min(1.0))) / room).min(MOST)
 }
 
@@ -81,7 +83,7 @@ mod tests {
     /// exponential costs vary by 0.72 squared means.
     #[test]
     fn where_they_cost_something_no_more_than_one_in_a_hundred_is_refused_if_the_queue_is_long() {
-        let lost = |room: f64| lost(surplus(room, 0.72, 1.0, 0.2), room / 0.86);
+        let lost = |room: f64| lost(surplus(room, 0.72, 1.0, 0.2), room / TESTBED);
         let (idle, refused) = lost(105.0);
         assert!(idle < 0.009 && refused < 0.009, "{idle} {refused}");
         let (idle, refused) = lost(42.0);

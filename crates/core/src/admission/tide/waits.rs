@@ -100,7 +100,7 @@ impl Waits {
     pub(super) fn learn(&mut self, most: Span, pace: f64, variability: f64, dispersion: f64) {
         let burst = ((dispersion - 1.0) / AT_ONCE).clamp(0.0, 1.0);
         let room = (pace * most.as_nanos_f64()).max(1.0);
-        let error = ((variability + 1.0 / room) / room).sqrt().min(1.0);
+        let error = (variability / room + (1.0 / room).powi(2)).sqrt().min(1.0);
         let in_time = self.objective.scale(1.0 - self.lead);
         let least = most.scale(LEAST.max(ROOM * dispersion.sqrt() / room));
         let longest = in_time.min(most.scale(1.0 + LONGER * burst)).scale(1.0 / (1.0 + error));
