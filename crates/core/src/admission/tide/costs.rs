@@ -23,9 +23,9 @@ pub(super) struct Costs {
     messages: f32,
 }
 
-/// Requests of which a mean is. With exponential costs a level is known to 1.6 %, and the sum of the six levels that are
-/// let in at ten times the capacity to 0.6 %.
-const MANY: u32 = 2048;
+/// Requests of which a mean is. With exponential costs a level is known to 2 %, and the sum of the six levels that are
+/// let in at ten times the capacity to 1 %.
+const MANY: u32 = 1024;
 /// The same for what is seen lately, and after a change, when only what follows it counts.
 const LATELY: u32 = 256;
 const AFRESH: f32 = 16.0;
