@@ -645,3 +645,44 @@ impl Admission for Tide {
         Box::new(self.clone())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing;
+    use super::*;
+    use crate::meter::Weight;
+    use crate::rank::Rank;
+
+    /// A caller was told 900 ranks while the queue was full; the round has 1,000.
+    #[test]
+    fn what_the_round_lets_in_waits_half_as_long_where_its_caller_was_told_otherwise() {
+        let now = Instant::from_nanos(1_000_000);
+        let derived = TideConfig::default().derive(Span::from_micros(200));
+        let waits = Waits::new(derived.objective, derived.drop);
+        let cursors = |ranks| Cursors { free: Cursor::first(ranks), last: Cursor::first(ranks) };
+        let sway = Sway::between(cursors(1_000), cursors(1_100), cursors(800));
+        let mut backlog = Backlog::new(false);
+        backlog.on_enqueue(now, 0, now, Weight::ONE);
+        let mut windows = Windows::new();
+        let share = Share {
+            total: 10,
+            per_caller: 10,
+            form: PoolForm::Paper,
+            overcommit: true,
+            turn: None,
+        };
+        let word = Word { cursor: Cursor::first(900), crossing: Span::ZERO };
+        windows.assign(now, CallerId(1), &share, word);
+        let mut wait = |key: u32, caller: u64| {
+            let mut request = testing::request(now);
+            request.context.rank = Rank::from_key(key);
+            let holder = windows.hear(now, CallerId(caller)).0;
+            allowed_wait((&sway, &waits, &derived), now, &backlog, &request, holder)
+        };
+        let told = sway.wait_for(Rank::from_key(950), derived.drop);
+        assert_eq!(wait(850, 1), (derived.drop, true), "it was told so");
+        assert_eq!(wait(950, 1), (told.scale(UNHEARD), false), "it may not have heard");
+        assert_eq!(wait(950, 2), (told, false), "it was told nothing");
+        assert_eq!(wait(1_050, 1), (Span::ZERO, false), "nobody is to send that");
+    }
+}
