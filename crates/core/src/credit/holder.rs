@@ -28,6 +28,8 @@ pub(crate) struct Holder {
     pub(super) drained: Option<Drained>,
     /// The cursor it was last told, for policies that announce one; none before that.
     pub(super) told: Option<Cursor>,
+    /// What it sends of that if it hears nothing more.
+    pub(super) alone: Cursor,
     /// The laxest of those before that, and until when it held: what was sent by it may still be on its way.
     pub(super) told_before: Option<Cursor>,
     pub(super) told_until: Instant,
@@ -39,13 +41,16 @@ pub(crate) struct Holder {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Word {
     pub(crate) cursor: Cursor,
+    /// What it sends of that without being told anything more: all, or where credits decide what needs none.
+    pub(crate) alone: Cursor,
     /// For so long after it what was sent by an earlier one may still be on its way.
     pub(crate) crossing: Span,
 }
 
 impl Word {
     /// For policies that announce no cursor.
-    pub(crate) const OPEN: Self = Self { cursor: Cursor::OPEN, crossing: Span::ZERO };
+    pub(crate) const OPEN: Self =
+        Self { cursor: Cursor::OPEN, alone: Cursor::OPEN, crossing: Span::ZERO };
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,15 +87,15 @@ impl Holder {
         self.window.min(wanted).max(self.in_flight)
     }
 
-    /// Notes a word to the caller. Returns the cursor that it was told before.
-    pub(super) fn tell(&mut self, now: Instant, word: Word) -> Option<Cursor> {
+    /// Notes a word to the caller. Returns what it would have sent without it.
+    pub(super) fn tell(&mut self, now: Instant, word: Word) -> Cursor {
         let told = self.told.replace(word.cursor);
         // A caller that hears often has several words on their way to it.
         let crossed = now.since(self.told_until) < word.crossing;
         if !crossed || self.told_before <= told {
             (self.told_before, self.told_until) = (told, now);
         }
-        told
+        std::mem::replace(&mut self.alone, word.alone)
     }
 
     /// A request of `rank` has come, which the cursor of the moment may let in or not. Returns whether the caller may send it; none
@@ -142,7 +147,7 @@ mod tests {
         let at = |micros| Instant::ZERO + Span::from_micros(micros);
         let (mut windows, crossing) = (Windows::new(), Span::from_micros(30));
         for (micros, ranks) in [(0, 900), (10, 500), (15, 600), (20, 400)] {
-            let word = Word { cursor: Cursor::first(ranks), crossing };
+            let word = Word { cursor: Cursor::first(ranks), crossing, ..Word::OPEN };
             windows.assign(at(micros), CallerId(1), &SHARE, word);
         }
         let mut told = |micros| {
@@ -161,7 +166,7 @@ mod tests {
             holder.may_send(Rank::from_key(key), now, Cursor::first(moment))
         };
         assert_eq!(may(&mut windows, 550, 500), None, "it was told nothing");
-        let word = Word { cursor: Cursor::first(600), crossing: Span::ZERO };
+        let word = Word { cursor: Cursor::first(600), ..Word::OPEN };
         windows.assign(now, CallerId(1), &SHARE, word);
         assert_eq!(may(&mut windows, 550, 500), Some(true), "it does as it was told");
         assert_eq!(may(&mut windows, 700, 800), Some(false));

@@ -42,7 +42,7 @@ pub(crate) struct Windows {
     hungry: List,
     content: List,
     drained: Links,
-    /// Callers that were told a cursor short of open, longest ago first.
+    /// Callers that do not send everything by what they were told, longest ago first.
     by_telling: List,
     strict: Links,
     notices: VecDeque<CallerId>,
@@ -289,16 +289,15 @@ impl Windows {
     /// Notes what a caller is being told.
     fn tell(&mut self, now: Instant, key: Key, word: Word) {
         let Some(holder) = self.callers.get_mut(key) else { return };
-        let told = holder.tell(now, word);
-        if told.is_some_and(|told| told < Cursor::OPEN) {
+        if holder.tell(now, word) < Cursor::OPEN {
             self.strict.remove(&mut self.by_telling, key.index());
         }
-        if word.cursor < Cursor::OPEN {
+        if word.alone < Cursor::OPEN {
             self.strict.push_back(&mut self.by_telling, key.index());
         }
     }
 
-    /// Asks for a message to up to `limit` callers that were told a cursor stricter than `bound`,
+    /// Asks for a message to up to `limit` callers that were told to send less than `bound`,
     /// longest ago first. Those with something in flight hear of it anyway.
     pub(crate) fn notify_stricter_than(&mut self, bound: Cursor, limit: usize) {
         for _ in 0..limit {
@@ -315,11 +314,10 @@ impl Windows {
         self.first_stricter_than(bound).is_some()
     }
 
-    /// The caller that was told a cursor short of open longest ago, if that is stricter than `bound`.
+    /// The caller that was told to send less than everything longest ago, if that is less than `bound`.
     fn first_stricter_than(&self, bound: Cursor) -> Option<Key> {
         let key = self.callers.key_at(self.by_telling.front()?)?;
-        let told = self.callers.get(key)?.told?;
-        (told < bound).then_some(key)
+        (self.callers.get(key)?.alone < bound).then_some(key)
     }
 
     // === hand-over ===
@@ -413,6 +411,7 @@ impl Windows {
             refused: false,
             drained: None,
             told: None,
+            alone: Cursor::OPEN,
             told_before: None,
             told_until: now,
             ignores: false,
@@ -581,6 +580,23 @@ mod tests {
         windows.grant_drained(later, 1, 1, false);
         assert_eq!(windows.poll_notice(), Some(CallerId(2)));
         windows.invariants();
+    }
+
+    /// Two callers may send a thousand ranks, but one of them needs a credit for each. When nobody gives credits any more it is the one to be told.
+    #[test]
+    fn who_waits_for_a_credit_hears_that_it_needs_none() {
+        let mut windows = Windows::new();
+        let told = |ranks| Word {
+            cursor: Cursor::first(1_000),
+            alone: Cursor::first(ranks),
+            crossing: Span::ZERO,
+        };
+        let share = share(0, PoolForm::Paper);
+        windows.assign(Instant::ZERO, CallerId(1), &share, told(0));
+        windows.assign(Instant::ZERO, CallerId(2), &share, told(1_000));
+        assert!(!windows.has_stricter_than(Cursor::first(0)), "while credits decide");
+        windows.notify_stricter_than(Cursor::first(900), 10);
+        assert_eq!((windows.poll_notice(), windows.poll_notice()), (Some(CallerId(1)), None));
     }
 
     #[test]

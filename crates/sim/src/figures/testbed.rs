@@ -9,6 +9,7 @@
 //! one that has them. They settle within a few round trips, so their runs are sized in requests.
 
 use super::lab::{Grid, Lab, Runs, Source, Tuned, fair_goodput};
+use crate::report::Report;
 
 pub(super) const TESTBED: Source = Source {
     name: "breakwater-testbed",
@@ -117,6 +118,25 @@ pub(super) fn ideal(lab: &Lab<'_>, source: Source, sets: &[String]) -> Runs {
     all.extend(lab.requests(40_000, 400_000));
     all.push("policy=[\"ideal\"]".to_owned());
     lab.run(source, &all)
+}
+
+/// By how much `told` with the best of its choices is below ideal, of capacity: 1,000 callers that hear with their answers cannot be nearer.
+pub(super) fn told_regret(
+    lab: &Lab<'_>,
+    source: Source,
+    ideal: &Report,
+    mean_us: f64,
+    sets: &[String],
+) -> f64 {
+    let choices =
+        Grid::new("told").axis("told.offer", &["1.02", "1.06"]).axis("told.room", &["0.5", "0.6"]);
+    let mut all = sets.to_vec();
+    all.extend(lab.requests(60_000, 400_000));
+    all.push("policy=[\"told\"]".to_owned());
+    let fair = |run: &Report| fair_goodput(run, mean_us, MESSAGES_US);
+    let runs = lab.run_each(source, &all, &choices.sets(), None);
+    let best = runs.iter().map(|runs| fair(&runs.0[0])).fold(f64::MIN, f64::max);
+    fair(ideal) - best
 }
 
 /// By how much tide is below ideal, of capacity, for a service of so many microseconds.

@@ -248,8 +248,17 @@ impl Tide {
 
     /// When enough has been seen to set the cursors.
     fn round_ends(&self) -> Option<Instant> {
+        let round = self.round?;
+        if self.surges() {
+            return Some(round.began);
+        }
         let enough = self.offered.counted() >= round::REQUESTS;
-        self.round.map(|round| round.ends(&self.derived, enough, self.cuts()))
+        Some(round.ends(&self.derived, enough, self.cuts()))
+    }
+
+    /// Whether a storm has begun that is not waited out. Before it is known what the service can do, it is.
+    fn surges(&self) -> bool {
+        self.capacity.rate() > 0.0 && self.offered.surges(self.derived.round)
     }
 
     /// Whether ranks are shed, and it is not credits that decide.
@@ -417,7 +426,9 @@ impl Tide {
         let open = self.last() == Cursor::OPEN;
         let told = if open { 1.0 } else { TOLD * (1.0 - self.reach()) };
         let least = (told - TOLD_PRICE / self.waits.messages()) * self.capacity.rate();
-        self.relief = self.offered.cut(least, Lump::Within).min(self.last());
+        let Cursors { free, last } = self.sway.rest;
+        let most = if self.lump { free } else { last };
+        self.relief = self.offered.cut(least, Lump::Within).min(most);
         let requests = self.pace() * self.derived.period.as_nanos_f64();
         self.notices = 1 + (NOTICES * self.waits.messages() * requests) as usize;
     }
@@ -585,7 +596,9 @@ impl Admission for Tide {
         }
         let delay = backlog.delay(cx.now, DelaySignal::Drain);
         let Cursors { free, last } = self.sway.told(delay, self.waits.longest());
-        let word = Word { cursor: last, crossing: self.derived.crossing };
+        // Where credits decide, it waits for one beyond `free`, and is to hear when they do no longer.
+        let alone = if self.lump { free } else { last };
+        let word = Word { cursor: last, alone, crossing: self.derived.crossing };
         out.window = self.windows.assign(cx.now, caller, &share, word);
         out.free = Some(free);
         out.last = Some(last);
@@ -671,7 +684,7 @@ mod tests {
             overcommit: true,
             turn: None,
         };
-        let word = Word { cursor: Cursor::first(900), crossing: Span::ZERO };
+        let word = Word { cursor: Cursor::first(900), ..Word::OPEN };
         windows.assign(now, CallerId(1), &share, word);
         let mut wait = |key: u32, caller: u64| {
             let mut request = testing::request(now);

@@ -2,9 +2,11 @@
 //!
 //! It lasts until enough was offered to be more than noise. But where ranks are shed and the queue stays
 //! empty, the service can do more than it could, and waits for the callers: that is not kept back
-//! until the round is over.
+//! until the round is over. Nor is a storm, which every message makes worse ([`Offered::surges`]).
 
 use super::config::Derived;
+#[cfg(doc)]
+use super::offered::Offered;
 use crate::time::{Instant, Span};
 
 /// What has been seen since the cursors were last set.
@@ -75,7 +77,8 @@ impl Round {
 
     /// Mean delay in nanoseconds, of the lull alone if that has ended it.
     pub(super) fn mean_delay(&self, elapsed: Span, derived: &Derived) -> f64 {
-        if elapsed < derived.round { 0.0 } else { self.delays as f64 / self.periods.max(1) as f64 }
+        let lull = elapsed < derived.round && self.lull.is_some();
+        if lull { 0.0 } else { self.delays as f64 / self.periods.max(1) as f64 }
     }
 }
 

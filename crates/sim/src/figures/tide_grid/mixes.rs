@@ -7,13 +7,12 @@
 //! first quarter that costs more takes longer than the SLO by itself in one of 37 requests, and who
 //! does not prefer it loses less by that.
 
-use super::super::chart::Chart;
 use super::super::claim::Unit;
 use super::super::lab::{Lab, Runs, Source, at, text};
 use super::goal::Goal;
 use super::reach::{FIRST, GOOD, Known, Reach, marks};
 use super::rivals::{Beside, Entry, Rivals};
-use super::{beyond_ideal, mean_us, refused, slo_us};
+use super::{Part, beyond_ideal, mean_us, refused, slo_us};
 use crate::report::Report;
 
 const PLAN: Source = Source {
@@ -21,7 +20,7 @@ const PLAN: Source = Source {
     text: include_str!("../../../../../plans/ranks-and-costs.toml"),
 };
 
-pub(super) fn part(lab: &Lab<'_>) -> (Vec<Goal>, Vec<Chart>) {
+pub(super) fn part(lab: &Lab<'_>) -> Part {
     let times: &[&str] = if lab.quick { &["10us"] } else { &["10us", "1ms"] };
     let mut sets = lab.requests(60_000, 200_000);
     if lab.quick {
@@ -68,7 +67,8 @@ pub(super) fn part(lab: &Lab<'_>) -> (Vec<Goal>, Vec<Chart>) {
         }
     }
     let [best, tail, drops] = beside.goals();
-    (goals.0.into_iter().chain([best, tail, drops.open_if(lab.quick)]).collect(), Vec::new())
+    let goals = goals.0.into_iter().chain([best, tail, drops.open_if(lab.quick)]).collect();
+    Part { goals, ..Part::default() }
 }
 
 /// Least of the first quarter that is to be answered: with one rank for all there is none to prefer.

@@ -15,9 +15,11 @@ pub(super) mod rough;
 mod steady;
 mod steps;
 
+use super::chart::Chart;
 use super::lab::{Lab, Source, fair_goodput};
 use super::{Figure, Outcome};
 use crate::report::Report;
+use goal::Goal;
 
 pub(super) const FIGURE: Figure = Figure {
     name: "tide-grid",
@@ -28,18 +30,27 @@ pub(super) const FIGURE: Figure = Figure {
 
 fn make(lab: &Lab<'_>) -> Outcome {
     let mut outcome = Outcome::default();
-    let parts = [steady::part, mixes::part, steps::part, rough::part];
-    for part in parts {
-        let (goals, charts) = part(lab);
+    for part in [steady::part, mixes::part, steps::part, rough::part] {
+        let Part { goals, charts, told } = part(lab);
         for goal in goals {
             outcome.misses.extend(goal.misses());
             let beyond = goal.out_of_reach();
             outcome.measured.extend(beyond.iter().map(|line| format!("out of reach: {line}")));
             outcome.claims.push(goal.claim());
         }
+        outcome.measured.extend(told);
         outcome.charts.extend(charts);
     }
     outcome
+}
+
+/// What a part of the grid has found.
+#[derive(Default)]
+struct Part {
+    goals: Vec<Goal>,
+    charts: Vec<Chart>,
+    /// What is worth telling and no goal.
+    told: Vec<String>,
 }
 
 /// Share of what was offered that somebody turned away.

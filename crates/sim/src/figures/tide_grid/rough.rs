@@ -1,12 +1,11 @@
 //! Heavy tails, bursts and faults: how far below `ideal`, in points of capacity. A fault is judged by
 //! itself: what is measured begins with it and ends a little after it, so that nothing dilutes it.
 
-use super::super::chart::Chart;
 use super::super::claim::Unit;
 use super::super::lab::{Grid, Lab, Source};
 use super::goal::Goal;
 use super::reach::{GOOD, Reach, changing, steady};
-use super::{capacity, fair, slo_us};
+use super::{Part, capacity, fair, slo_us};
 
 const PLAN: Source =
     Source { name: "rough", text: include_str!("../../../../../plans/rough.toml") };
@@ -47,7 +46,7 @@ const AGAIN: u32 = 8;
 /// Requests offered before a fault, at the capacity: forty of each of the 1,000 callers.
 const BEFORE: f64 = 40_000.0;
 
-pub(super) fn part(lab: &Lab<'_>) -> (Vec<Goal>, Vec<Chart>) {
+pub(super) fn part(lab: &Lab<'_>) -> Part {
     let what = "heavy tails and bursts: goodput below ideal, of capacity";
     let mut shapes = Goal::at_most(what, Unit::Percent, MOST).near(0.01, 0.12);
     // Who is not told at once sends what the server must refuse, and half of it is all there is.
@@ -73,7 +72,7 @@ pub(super) fn part(lab: &Lab<'_>) -> (Vec<Goal>, Vec<Chart>) {
             }
         }
     }
-    (vec![shapes, slower, garbled], Vec::new())
+    Part { goals: vec![shapes, slower, garbled], ..Part::default() }
 }
 
 /// A point: how far tide is below `ideal`, and where that is far, how far the best of `choices` is.

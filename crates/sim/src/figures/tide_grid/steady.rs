@@ -7,7 +7,7 @@ use super::super::lab::{Lab, Runs, Source, at, goodput, text};
 use super::goal::Goal;
 use super::reach::{GOOD, Reach, marks};
 use super::rivals::{Beside, Entry, Rivals};
-use super::{beyond_ideal, capacity, refused, slo_us};
+use super::{Part, beyond_ideal, capacity, refused, slo_us};
 use crate::report::Report;
 
 const PLAN: Source =
@@ -39,7 +39,7 @@ const QUICK: Grid = Grid {
     unranked: (&["10us"], &["exponential"], &[1.2, 2.0]),
 };
 
-pub(super) fn part(lab: &Lab<'_>) -> (Vec<Goal>, Vec<Chart>) {
+pub(super) fn part(lab: &Lab<'_>) -> Part {
     let grid = if lab.quick { QUICK } else { FULL };
     let common = |policies: &str, loads: &[f64]| {
         let mut sets = lab.requests(60_000, 200_000);
@@ -74,7 +74,7 @@ pub(super) fn part(lab: &Lab<'_>) -> (Vec<Goal>, Vec<Chart>) {
         let near = |loads: &[f64]| common("\"tide\",\"ideal\"", loads);
         goals.push(near_ideal(lab, &run(lab, &[1.0, 1.1], grid.callers, &near)));
     }
-    (goals, vec![chart(&runs, &grid)])
+    Part { goals, charts: vec![chart(&runs, &grid)], ..Part::default() }
 }
 
 /// Runs all loads. What many callers are told is old: it takes them some messages each to settle in, and
