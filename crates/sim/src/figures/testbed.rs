@@ -132,10 +132,11 @@ pub(super) fn told_regret(
         Grid::new("told").axis("told.offer", &["1.02", "1.06"]).axis("told.room", &["0.5", "0.6"]);
     let mut all = sets.to_vec();
     all.extend(lab.requests(60_000, 400_000));
-    all.push("policy=[\"told\"]".to_owned());
+    // The best of several would else be the luckiest.
+    all.extend(["policy=[\"told\"]".to_owned(), "seeds=4".to_owned()]);
     let fair = |run: &Report| fair_goodput(run, mean_us, MESSAGES_US);
     let runs = lab.run_each(source, &all, &choices.sets(), None);
-    let best = runs.iter().map(|runs| fair(&runs.0[0])).fold(f64::MIN, f64::max);
+    let best = runs.iter().map(|runs| fair(&runs.mean().0[0])).fold(f64::MIN, f64::max);
     fair(ideal) - best
 }
 
