@@ -266,6 +266,11 @@ impl Tide {
         self.last() < Cursor::OPEN && !self.lump
     }
 
+    /// What callers that were told `cursors` send if they hear nothing more: where credits decide, what needs none.
+    fn alone(&self, cursors: Cursors) -> Cursor {
+        if self.lump { cursors.free } else { cursors.last }
+    }
+
     /// Step 3: sets the cursors at the end of a round.
     fn set_cursors(&mut self, cx: &mut Cx, backlog: &Backlog, due: Instant) {
         if self.round_ends().is_none_or(|ends| ends > due) {
@@ -426,9 +431,7 @@ impl Tide {
         let open = self.last() == Cursor::OPEN;
         let told = if open { 1.0 } else { TOLD * (1.0 - self.reach()) };
         let least = (told - TOLD_PRICE / self.waits.messages()) * self.capacity.rate();
-        let Cursors { free, last } = self.sway.rest;
-        let most = if self.lump { free } else { last };
-        self.relief = self.offered.cut(least, Lump::Within).min(most);
+        self.relief = self.offered.cut(least, Lump::Within).min(self.alone(self.sway.rest));
         let requests = self.pace() * self.derived.period.as_nanos_f64();
         self.notices = 1 + (NOTICES * self.waits.messages() * requests) as usize;
     }
@@ -595,10 +598,9 @@ impl Admission for Tide {
             round.told += 1;
         }
         let delay = backlog.delay(cx.now, DelaySignal::Drain);
-        let Cursors { free, last } = self.sway.told(delay, self.waits.longest());
-        // Where credits decide, it waits for one beyond `free`, and is to hear when they do no longer.
-        let alone = if self.lump { free } else { last };
-        let word = Word { cursor: last, alone, crossing: self.derived.crossing };
+        let told = self.sway.told(delay, self.waits.longest());
+        let Cursors { free, last } = told;
+        let word = Word { cursor: last, alone: self.alone(told), crossing: self.derived.crossing };
         out.window = self.windows.assign(cx.now, caller, &share, word);
         out.free = Some(free);
         out.last = Some(last);
