@@ -23,7 +23,7 @@ pub(super) const FIRST: usize = 3;
 /// By so much two steady runs differ by chance.
 const CHANCE: Marks = [0.002, 0.02, 0.001, 0.002];
 /// As many requests are served in a run of `told`.
-const SERVED: f64 = 50_000.0;
+const SERVED: f64 = 100_000.0;
 /// As many of each caller before it, and of all.
 const SETTLING: f64 = 3.0;
 const BEFORE: f64 = 20_000.0;

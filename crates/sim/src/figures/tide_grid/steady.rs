@@ -71,8 +71,11 @@ pub(super) fn part(lab: &Lab<'_>) -> Part {
     goals.extend(beside.into_iter().map(|goal| goal.open_if(!lab.quick)));
     if !lab.quick {
         goals.push(near_no_control(&lab.run(PLAN, &common("\"tide\",\"open\"", &[0.95]))));
-        let near = |loads: &[f64]| common("\"tide\",\"ideal\"", loads);
-        goals.push(near_ideal(lab, &run(lab, &[1.0, 1.1], grid.callers, &near)));
+        let near = run(lab, &[1.0, 1.1], grid.callers, &|loads| common("\"tide\"", loads));
+        // It is the same for all that are too many for answers to share messages.
+        let mut sets = common("\"ideal\"", &[1.0, 1.1]);
+        sets.push(format!("callers=[{FEW},{MANY}]"));
+        goals.push(near_ideal(lab, &near, &lab.run(PLAN, &sets)));
     }
     Part { goals, charts: vec![chart(&runs, &grid)], ..Part::default() }
 }
@@ -108,6 +111,8 @@ fn settled(callers: f64, load: f64) -> [String; 2] {
 
 /// Requests of each caller that are let in before anything is measured.
 const MESSAGES: f64 = 40.0;
+/// Requests before that where nobody has to settle in.
+const AT_ONCE: f64 = 20_000.0;
 /// As many requests can be served while it is measured, at least: chance is then worth less than half a percent.
 const SERVED: f64 = 100_000.0;
 
@@ -248,6 +253,10 @@ fn of_others(
 fn again(lab: &Lab<'_>, policy: &str, with: &[String], run: &Report) -> Report {
     let (load, callers) = (at(run, "load").unwrap_or(1.0), at(run, "callers").unwrap_or(1.0));
     let mut sets = [with, &settled(callers, load)].concat();
+    if policy == "ideal" {
+        // It knows everything at once: nobody has to settle in.
+        sets.push(format!("warmup_requests={:.0}", AT_ONCE * load));
+    }
     sets.extend([format!("policy={policy}"), "seeds=4".to_owned()]);
     sets.extend(run.point.iter().map(|(path, value)| format!("{path}=[{value}]")));
     lab.run(PLAN, &sets).mean().0.remove(0)
@@ -265,12 +274,23 @@ fn near_no_control(runs: &Runs) -> Goal {
 
 /// Most by which goodput is below that of `ideal`.
 const NEAR: f64 = 0.01;
+/// Numbers of callers for which `ideal` is run: with the first, answers share messages.
+const FEW: u32 = 10;
+const MANY: u32 = 1000;
 
-fn near_ideal(lab: &Lab<'_>, runs: &Runs) -> Goal {
+fn near_ideal(lab: &Lab<'_>, runs: &Runs, ideals: &Runs) -> Goal {
     let what = "1.0× and 1.1×: goodput below ideal, of capacity";
     let mut goal = Goal::at_most(what, Unit::Percent, NEAR).near(0.01, 0.03);
     for run in runs.of("tide") {
-        let ideal = runs.of("ideal").find(|ideal| ideal.point == run.point).expect("both were run");
+        let callers = at(run, "callers").filter(|callers| *callers <= f64::from(FEW));
+        let callers = callers.unwrap_or(f64::from(MANY));
+        let same = |ideal: &&Report| {
+            let texts = ["service.time", "service.distribution"];
+            texts.iter().all(|path| text(ideal, path) == text(run, path))
+                && at(ideal, "load") == at(run, "load")
+                && at(ideal, "callers") == Some(callers)
+        };
+        let ideal = ideals.of("ideal").find(same).expect("it was run");
         let time = text(run, "service.time");
         let told = Reach::lazily(lab, PLAN, time, run, &[]);
         let (mut own, mut best) = (marks(run, time), fair(ideal));
