@@ -68,7 +68,7 @@ pub(super) fn part(lab: &Lab<'_>) -> Part {
     goals.push(of_calm(lab, &calm));
     goals.extend(of_overload(lab, UNRANKED, &unranked, &["workload.ranks=one".to_owned()]));
     let beside = of_others(lab, &runs, &unranked, others(lab, &grid, &common));
-    goals.extend(beside.into_iter().map(|goal| goal.open_if(!lab.quick)));
+    goals.extend(beside);
     if !lab.quick {
         goals.push(near_no_control(&lab.run(PLAN, &common("\"tide\",\"open\"", &[0.95]))));
         let near = run(lab, &[1.0, 1.1], grid.callers, &|loads| common("\"tide\"", loads));
