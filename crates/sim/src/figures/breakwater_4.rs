@@ -41,7 +41,9 @@ fn make(lab: &Lab<'_>) -> Outcome {
         sets.extend(here.iter().chain(&tuned.sets).cloned());
         let (others, alone) = testbed::others(lab, &bed, &here);
         let runs = lab.run(TESTBED, &sets).and(others);
-        claims.extend(claims_of(shape, &runs, || {
+        // In full, with constant times, SEDA is as good as Breakwater: its callers begin near their fair share, which the paper's do not.
+        let ahead = if lab.quick || shape != "constant" { 1.0 } else { 0.995 };
+        claims.extend(claims_of(shape, &runs, ahead, || {
             let sets = [&service[..], &["load=2.0".to_owned(), "callers=1000".to_owned()]].concat();
             testbed::told_regret(lab, TESTBED, runs.get("ideal", &[("load", 2.0)]), 10.0, &sets)
         }));
@@ -60,7 +62,7 @@ fn make(lab: &Lab<'_>) -> Outcome {
 const NEAR: f64 = 0.01;
 const CHANCE: f64 = 0.002;
 
-fn claims_of(shape: &str, runs: &Runs, told: impl FnOnce() -> f64) -> Vec<Claim> {
+fn claims_of(shape: &str, runs: &Runs, ahead: f64, told: impl FnOnce() -> f64) -> Vec<Claim> {
     let good = |policy| goodput(runs.get(policy, &[("load", 2.0)]));
     let best = good(DAGOR).max(good("seda"));
     let regret = testbed::regret(runs, 10.0, &[("load", 2.0)]);
@@ -78,8 +80,7 @@ fn claims_of(shape: &str, runs: &Runs, told: impl FnOnce() -> f64) -> Vec<Claim>
             &say("breakwater ÷ better of dagor and seda"),
             Unit::Times,
             good("breakwater") / best,
-            // In full, with constant times, SEDA is as good: its callers begin near their fair share, which the paper's do not.
-            0.995,
+            ahead,
         )
         .paper(if shape == "exponential" { "1.057×" } else { "> 1×" }),
         Claim::at_least(
