@@ -2,7 +2,7 @@
 //! itself: what is measured begins with it and ends a little after it, so that nothing dilutes it.
 
 use super::super::claim::Unit;
-use super::super::lab::{Grid, Lab, Source};
+use super::super::lab::{Grid, Lab, Runs, Source};
 use super::goal::Goal;
 use super::reach::{GOOD, Reach, changing, steady};
 use super::{Part, capacity, fair, slo_us};
@@ -47,57 +47,79 @@ const AGAIN: u32 = 8;
 const BEFORE: f64 = 40_000.0;
 
 pub(super) fn part(lab: &Lab<'_>) -> Part {
-    let what = "heavy tails and bursts: goodput below ideal, of capacity";
-    let mut shapes = Goal::at_most(what, Unit::Percent, MOST).near(0.01, 0.12);
-    // Who is not told at once sends what the server must refuse, and half of it is all there is.
-    let what = "half of the capacity gone for 100 SLOs: goodput below ideal, of capacity";
-    let mut slower = Goal::at_most(what, Unit::Percent, MOST).near(0.01, 0.12);
-    let what = "messages garbled for 100 SLOs: goodput below ideal, of capacity";
-    let mut garbled = Goal::at_most(what, Unit::Percent, MOST).near(0.01, 0.12);
-    let times: &[&str] = if lab.quick { &["10us"] } else { &["10us", "1ms"] };
-    let loads: &[f64] = if lab.quick { &[2.0] } else { &[1.2, 2.0] };
-    // A quick look has one of each.
-    let of = |all: usize| if lab.quick { 1 } else { all };
-    for (time, load) in times.iter().flat_map(|time| loads.iter().map(move |load| (*time, *load))) {
-        for (name, sets) in &SHAPES[..of(SHAPES.len())] {
-            let mut sets: Vec<String> = sets.iter().map(|&set| set.to_owned()).collect();
-            sets.extend(lab.requests(50_000, 200_000));
-            add(lab, &mut shapes, &steady(), (time, name, load), sets);
-        }
-        let faults = [(&mut slower, &SLOWER[..]), (&mut garbled, &GARBLED[..])];
-        for (goal, kinds) in faults {
-            for (name, kind) in &kinds[..of(kinds.len())] {
-                let sets = fault(kind, time, load, SEEDS);
-                add(lab, goal, &changing(), (time, name, load), sets);
-            }
-        }
+    let shapes = spots(lab, &SHAPES, &|shape, _, _| {
+        let sets = shape.iter().map(|&set| set.to_owned());
+        sets.chain(lab.requests(50_000, 200_000)).collect()
+    });
+    let faults =
+        |kinds| spots(lab, kinds, &|kind: &&str, time: &str, load| fault(kind, time, load, SEEDS));
+    Part {
+        goals: vec![
+            near_ideal(lab, "heavy tails and bursts", &steady(), &shapes),
+            // Who is not told at once sends what the server must refuse, and half of it is all there is.
+            near_ideal(
+                lab,
+                "half of the capacity gone for 100 SLOs",
+                &changing(),
+                &faults(&SLOWER),
+            ),
+            near_ideal(lab, "messages garbled for 100 SLOs", &changing(), &faults(&GARBLED)),
+        ],
+        ..Part::default()
     }
-    Part { goals: vec![shapes, slower, garbled], ..Part::default() }
 }
 
-/// A point: how far tide is below `ideal`, and where that is far, how far the best of `choices` is.
-fn add(
+/// A point: where it is, and what is set there.
+struct Spot {
+    place: String,
+    time: &'static str,
+    sets: Vec<String>,
+}
+
+/// All points in which something of these kinds happens, `of` telling what to set for it; a quick look is at one.
+fn spots<T>(
     lab: &Lab<'_>,
-    goal: &mut Goal,
-    choices: &Grid,
-    (time, name, load): (&str, &str, f64),
-    mut sets: Vec<String>,
-) {
-    sets.extend([format!("load=[{load:?}]"), format!("service.time={time}")]);
-    let run = |seeds: Option<u32>| {
-        let mut both = sets.clone();
-        both.push("policy=[\"tide\",\"ideal\"]".to_owned());
-        both.extend(seeds.map(|seeds| format!("seeds={seeds}")));
-        let runs = lab.run(PLAN, &both).mean();
+    kinds: &[(&str, T)],
+    of: &dyn Fn(&T, &str, f64) -> Vec<String>,
+) -> Vec<Spot> {
+    let times: &[&str] = if lab.quick { &["10us"] } else { &["10us", "1ms"] };
+    let loads: &[f64] = if lab.quick { &[2.0] } else { &[1.2, 2.0] };
+    let kinds = if lab.quick { &kinds[..1] } else { kinds };
+    let mut spots = Vec::new();
+    for (time, load) in times.iter().flat_map(|time| loads.iter().map(move |load| (time, *load))) {
+        for (name, kind) in kinds {
+            let mut sets = of(kind, time, load);
+            sets.extend([format!("load=[{load:?}]"), format!("service.time={time}")]);
+            spots.push(Spot { place: format!("{time}, {name}, {load}×"), time, sets });
+        }
+    }
+    spots
+}
+
+/// How far tide is below `ideal` in some points, and where that is far, how far the best of `choices` is.
+fn near_ideal(lab: &Lab<'_>, whose: &str, choices: &Grid, spots: &[Spot]) -> Goal {
+    let what = format!("{whose}: goodput below ideal, of capacity");
+    let mut goal = Goal::at_most(what, Unit::Percent, MOST).near(0.01, 0.12);
+    let both = ["policy=[\"ideal\",\"tide\"]".to_owned()];
+    let good = |runs: &Runs, time: &str| {
+        let runs = runs.mean();
         ["tide", "ideal"].map(|policy| fair(runs.get(policy, &[]), time))
     };
-    let [mut tide, mut ideal] = run(None);
-    if !lab.quick && (MOST..MOST + CHANCE).contains(&(ideal - tide)) {
-        [tide, ideal] = run(Some(AGAIN));
+    let sets: Vec<Vec<String>> = spots.iter().map(|spot| spot.sets.clone()).collect();
+    for (Spot { place, time, sets }, runs) in
+        spots.iter().zip(lab.run_each(PLAN, &both, &sets, None))
+    {
+        let [mut tide, mut ideal] = good(&runs, time);
+        if !lab.quick && (MOST..MOST + CHANCE).contains(&(ideal - tide)) {
+            let seeds = [format!("seeds={AGAIN}")];
+            let sets = [&sets[..], &both, &seeds].concat();
+            [tide, ideal] = good(&lab.run(PLAN, &sets), time);
+        }
+        goal.point_or(place.clone(), ideal - tide, || {
+            Some(ideal - Reach::of(lab, PLAN, choices, time, sets).most(GOOD))
+        });
     }
-    goal.point_or(format!("{time}, {name}, {load}×"), ideal - tide, || {
-        Some(ideal - Reach::of(lab, PLAN, choices, time, &sets).most(GOOD))
-    });
+    goal
 }
 
 /// A fault at the begin of what is measured.

@@ -41,7 +41,7 @@ const QUICK: Grid = Grid {
 
 pub(super) fn part(lab: &Lab<'_>) -> Part {
     let grid = if lab.quick { QUICK } else { FULL };
-    let common = |policies: &str, loads: &[f64]| {
+    let of = |policies: &str, loads: &[f64]| {
         let mut sets = lab.requests(60_000, 200_000);
         sets.extend([
             format!("policy=[{policies}]"),
@@ -52,65 +52,79 @@ pub(super) fn part(lab: &Lab<'_>) -> Part {
         ]);
         sets
     };
-    let runs =
-        run(lab, grid.overload, grid.callers, &|loads| common("\"tide\",\"breakwater\"", loads));
+    let tide = |loads: &[f64], more: &[String]| {
+        let lots = lots(grid.callers, loads, &[]);
+        all(run(lab, &[&of("\"tide\"", loads), more].concat(), &lots, SLOWEST))
+    };
     let (times, shapes, loads) = grid.unranked;
-    let unranked = run(lab, loads, grid.callers, &|loads| {
-        let mut sets = common("\"tide\"", loads);
-        sets.push(format!("service.time={times:?}"));
-        sets.push(format!("service.distribution={shapes:?}"));
-        sets.push("workload.ranks=one".to_owned());
-        sets
-    });
-    let calm = lab.run(PLAN, &common("\"tide\"", &[0.9]));
+    let without_ranks = [
+        format!("service.time={times:?}"),
+        format!("service.distribution={shapes:?}"),
+        "workload.ranks=one".to_owned(),
+    ];
+    let (runs, unranked) = (tide(grid.overload, &[]), tide(loads, &without_ranks));
+    let calm = lab.run(PLAN, &of("\"tide\"", &[0.9]));
     let mut goals = of_overload(lab, "overload", &runs, &[]);
     goals.push(of_first(&runs));
     goals.push(of_calm(lab, &calm));
-    goals.extend(of_overload(lab, UNRANKED, &unranked, &["workload.ranks=one".to_owned()]));
-    let beside = of_others(lab, &runs, &unranked, others(lab, &grid, &common));
-    goals.extend(beside);
+    goals.extend(of_overload(lab, UNRANKED, &unranked, &without_ranks[2..]));
+    goals.extend(of_others(lab, &runs, &unranked, &others(lab, &grid, &of)));
     if !lab.quick {
-        goals.push(near_no_control(&lab.run(PLAN, &common("\"tide\",\"open\"", &[0.95]))));
-        let near = run(lab, &[1.0, 1.1], grid.callers, &|loads| common("\"tide\"", loads));
+        goals.push(near_no_control(&lab.run(PLAN, &of("\"tide\",\"open\"", &[0.95]))));
         // It is the same for all that are too many for answers to share messages.
-        let mut sets = common("\"ideal\"", &[1.0, 1.1]);
+        let mut sets = of("\"ideal\"", &NEAR_LOADS);
         sets.push(format!("callers=[{FEW},{MANY}]"));
-        goals.push(near_ideal(lab, &near, &lab.run(PLAN, &sets)));
+        sets.push(format!("warmup_requests={AT_ONCE:.0}"));
+        goals.push(near_ideal(lab, &tide(&NEAR_LOADS, &[]), &lab.run(PLAN, &sets)));
     }
     Part { goals, charts: vec![chart(&runs, &grid)], ..Part::default() }
 }
 
-/// Runs all loads. What many callers are told is old: it takes them some messages each to settle in, and
+/// A number of callers and a load with some parameters.
+struct Lot {
+    sets: Vec<String>,
+    callers: u32,
+    load: f64,
+}
+
+/// All of them, those first that take longest.
+fn lots(callers: &[u32], loads: &[f64], sets: &[String]) -> Vec<Lot> {
+    let of = |callers: u32| {
+        loads.iter().rev().map(move |load| Lot { sets: sets.to_vec(), callers, load: *load })
+    };
+    callers.iter().rev().flat_map(|callers| of(*callers)).collect()
+}
+
+/// Runs them all at once. What many callers are told is old: it takes them some messages each to settle in, and
 /// the higher the load, the fewer of their requests are sent.
-fn run(
-    lab: &Lab<'_>,
-    loads: &[f64],
-    callers: &[u32],
-    sets: &dyn Fn(&[f64]) -> Vec<String>,
-) -> Runs {
-    let mut runs = Runs::default();
-    for (load, callers) in loads.iter().flat_map(|load| callers.iter().map(move |n| (load, n))) {
-        let mut sets = sets(&[*load]);
-        sets.push(format!("callers=[{callers}]"));
+fn run(lab: &Lab<'_>, sets: &[String], lots: &[Lot], messages: f64) -> Vec<Runs> {
+    let choice = |Lot { sets, callers, load }: &Lot| {
+        let mut sets = sets.clone();
+        sets.extend([format!("callers=[{callers}]"), format!("load=[{load:?}]")]);
         if !lab.quick {
-            sets.extend(settled(f64::from(*callers), *load));
+            sets.extend(settled(f64::from(*callers), *load, messages));
         }
-        runs = runs.and(lab.run(PLAN, &sets));
-    }
-    runs
+        sets
+    };
+    lab.run_each(PLAN, sets, &lots.iter().map(choice).collect::<Vec<_>>(), None)
+}
+
+fn all(runs: Vec<Runs>) -> Runs {
+    runs.into_iter().fold(Runs::default(), Runs::and)
 }
 
 /// As many requests as are needed.
-fn settled(callers: f64, load: f64) -> [String; 2] {
-    let settling = MESSAGES * callers * load;
+fn settled(callers: f64, load: f64, messages: f64) -> [String; 2] {
     [
-        format!("warmup_requests={:.0}", settling.max(200_000.0)),
+        format!("warmup_requests={:.0}", (messages * callers * load).max(200_000.0)),
         format!("requests={:.0}", (SERVED * load).max(200_000.0)),
     ]
 }
 
-/// Requests of each caller that are let in before anything is measured.
-const MESSAGES: f64 = 40.0;
+/// Requests of each caller that are let in before anything is measured: tide and SEDA still change after half of
+/// them, Breakwater and DAGOR are the same after a quarter.
+const SLOWEST: f64 = 40.0;
+const SLOW: f64 = 20.0;
 /// Requests before that where nobody has to settle in.
 const AT_ONCE: f64 = 20_000.0;
 /// As many requests can be served while it is measured, at least: chance is then worth less than half a percent.
@@ -118,49 +132,57 @@ const SERVED: f64 = 100_000.0;
 
 /// The other policies, DAGOR and SEDA with two parameters each: the best of all counts. Those two are not
 /// run at ten times the capacity, to save time; there the goal is one beside Breakwater and CoDel.
-fn others(lab: &Lab<'_>, grid: &Grid, common: &dyn Fn(&str, &[f64]) -> Vec<String>) -> Vec<Rivals> {
+fn others(lab: &Lab<'_>, grid: &Grid, of: &dyn Fn(&str, &[f64]) -> Vec<String>) -> Vec<Rivals> {
+    let run = |policy: &str, lots: &[Lot], messages: f64| {
+        let runs = run(lab, &of(&format!("\"{policy}\""), grid.overload), lots, messages);
+        let rivals = |(lot, runs): (&Lot, Runs)| Rivals { sets: lot.sets.clone(), runs };
+        lots.iter().zip(runs).map(rivals).collect::<Vec<_>>()
+    };
+    let mut rivals = run("breakwater", &lots(grid.callers, grid.overload, &[]), SLOW);
     // Its callers learn nothing, so they need not settle in.
-    let runs = lab.run(PLAN, &common("\"codel\"", grid.overload));
-    let mut all = vec![Rivals { sets: Vec::new(), runs }];
+    let mut sets = of("\"codel\"", grid.overload);
+    sets.extend((!lab.quick).then(|| format!("warmup_requests={AT_ONCE:.0}")));
+    rivals.push(Rivals { sets: Vec::new(), runs: lab.run(PLAN, &sets) });
     if lab.quick {
-        return all;
+        return rivals;
     }
     let loads = &grid.overload[..3];
     let detector = "policies.dagor-aimd.gate.admission.detector";
-    for threshold in ["0.2 slo", "0.35 slo"] {
+    let dagor = ["0.2 slo", "0.35 slo"].map(|threshold| {
         // Its window of 1 ms is five SLOs of the paper's service.
-        let sets =
-            vec![format!("{detector}.threshold={threshold}"), format!("{detector}.window=5 slo")];
-        let with = |loads: &[f64]| [common("\"dagor-aimd\"", loads), sets.clone()].concat();
-        let runs = run(lab, loads, grid.callers, &with);
-        all.push(Rivals { sets, runs });
-    }
-    // SEDA has to be tuned for every number of callers and every service (Breakwater §5.1).
+        let window = format!("{detector}.window=5 slo");
+        lots(grid.callers, loads, &[format!("{detector}.threshold={threshold}"), window])
+    });
+    rivals.extend(run("dagor-aimd", &dagor.into_iter().flatten().collect::<Vec<_>>(), SLOW));
+    rivals.extend(run("seda", &seda(grid, loads), SLOWEST));
+    rivals
+}
+
+/// SEDA has to be tuned for every number of callers and every service (Breakwater §5.1). With 10,000 callers the faster
+/// way down is left out: wherever it was tried it served less than half of the capacity.
+fn seda(grid: &Grid, loads: &[f64]) -> Vec<Lot> {
     let throttle = "policies.seda.caller.throttle";
-    for (time, callers) in
-        grid.times.iter().flat_map(|time| grid.callers.iter().map(move |n| (time, n)))
-    {
-        let share = capacity(time) / f64::from(*callers);
-        for down in ["1.005", "1.04"] {
-            let sets = vec![
-                format!("{throttle}.start_low={:.4}", 0.4 * share),
-                format!("{throttle}.start_high={:.4}", 0.9 * share),
-                // The least that may be set is one in a thousand seconds.
-                format!("{throttle}.floor={:.4}", (0.002 * share).max(0.001)),
-                format!("{throttle}.adj_i={:.4}", 0.05 * share),
-                format!("{throttle}.adj_d={down}"),
-                format!("{throttle}.timeout=5 slo"),
-            ];
-            let with = |loads: &[f64]| {
-                let mut all = [common("\"seda\"", loads), sets.clone()].concat();
-                all.push(format!("service.time=[\"{time}\"]"));
-                all
-            };
-            let runs = run(lab, loads, &[*callers], &with);
-            all.push(Rivals { sets, runs });
-        }
-    }
-    all
+    let of = |time: &str, callers: u32, down: &str| {
+        let share = capacity(time) / f64::from(callers);
+        let sets = [
+            format!("{throttle}.start_low={:.4}", 0.4 * share),
+            format!("{throttle}.start_high={:.4}", 0.9 * share),
+            // The least that may be set is one in a thousand seconds.
+            format!("{throttle}.floor={:.4}", (0.002 * share).max(0.001)),
+            format!("{throttle}.adj_i={:.4}", 0.05 * share),
+            format!("{throttle}.adj_d={down}"),
+            format!("{throttle}.timeout=5 slo"),
+            format!("service.time=[\"{time}\"]"),
+        ];
+        lots(&[callers], loads, &sets)
+    };
+    let callers = grid.callers.iter().rev();
+    let all = callers.flat_map(|callers| grid.times.iter().map(move |time| (time, *callers)));
+    let ways = |callers| if callers < 10_000 { &["1.005", "1.04"][..] } else { &["1.005"] };
+    all.flat_map(|(time, callers)| {
+        ways(callers).iter().flat_map(move |down| of(time, callers, down))
+    })
+    .collect()
 }
 
 fn fair(run: &Report) -> f64 {
@@ -177,7 +199,7 @@ fn place(run: &Report) -> String {
     )
 }
 
-/// Least goodput, of the capacity. One run is off by 0.2 % by chance: one that has less is run again, with four seeds.
+/// Least goodput, of the capacity. One run is off by 0.2 % by chance: one that has less is run again, four times as long.
 const LEAST: f64 = 0.98;
 /// What points are called in which nobody ranks anything.
 const UNRANKED: &str = "overload, no ranks";
@@ -227,38 +249,39 @@ fn of_others(
     lab: &Lab<'_>,
     runs: &Runs,
     unranked: &Runs,
-    mut others: Vec<Rivals>,
+    others: &[Rivals],
 ) -> impl Iterator<Item = Goal> + use<> {
-    let breakwater = runs.only(|run| run.policy == "breakwater");
-    others.push(Rivals { sets: Vec::new(), runs: breakwater });
-    let [mut ranked, mut plain] = ["overload", UNRANKED].map(|what| Beside::new(what, &others));
+    let [mut ranked, mut plain] = ["overload", UNRANKED].map(|what| Beside::new(what, others));
     for tide in runs.of("tide") {
         let (time, place) = (text(tide, "service.time"), place(tide));
         let told = &Reach::lazily(lab, PLAN, time, tide, &[]);
         let first = 0.98 * (4.0 / at(tide, "load").unwrap_or(1.0)).min(1.0);
         let again = |policy: &str, sets: &[String]| again(lab, policy, sets, tide);
         let entry = Entry { place: place.clone(), time, tide, again: &again, told, first };
-        ranked.add(&entry, &others);
+        ranked.add(&entry, others);
         if let Some(tide) = unranked.of("tide").find(|run| run.point == tide.point) {
             let again = |policy: &str, sets: &[String]| {
                 self::again(lab, policy, &[sets, &["workload.ranks=one".to_owned()]].concat(), tide)
             };
-            plain.add(&Entry { place, time, tide, again: &again, told, first: 0.0 }, &others);
+            plain.add(&Entry { place, time, tide, again: &again, told, first: 0.0 }, others);
         }
     }
     [ranked.goals(), plain.goals()].into_iter().flatten()
 }
 
-/// `policy` with these parameters in the point of `run`, the mean of four seeds.
+/// `policy` with these parameters in the point of `run`, four times as long: the mean of two seeds, each twice as long.
 fn again(lab: &Lab<'_>, policy: &str, with: &[String], run: &Report) -> Report {
     let (load, callers) = (at(run, "load").unwrap_or(1.0), at(run, "callers").unwrap_or(1.0));
-    let mut sets = [with, &settled(callers, load)].concat();
-    if policy == "ideal" {
-        // It knows everything at once: nobody has to settle in.
-        sets.push(format!("warmup_requests={:.0}", AT_ONCE * load));
-    }
-    sets.extend([format!("policy={policy}"), "seeds=4".to_owned()]);
+    let mut sets = with.to_vec();
     sets.extend(run.point.iter().map(|(path, value)| format!("{path}=[{value}]")));
+    sets.extend(settled(callers, load, SLOWEST));
+    sets.extend([format!("policy={policy}"), "seeds=2".to_owned()]);
+    sets.push(format!("requests={:.0}", 2.0 * (SERVED * load).max(200_000.0)));
+    if policy == "ideal" {
+        // It knows everything at once: nobody has to settle in. It is the same for all that are too many.
+        sets.push(format!("warmup_requests={AT_ONCE:.0}"));
+        sets.push(format!("callers=[{:.0}]", callers.min(f64::from(MANY))));
+    }
     lab.run(PLAN, &sets).mean().0.remove(0)
 }
 
@@ -272,8 +295,9 @@ fn near_no_control(runs: &Runs) -> Goal {
     goal
 }
 
-/// Most by which goodput is below that of `ideal`.
+/// Most by which goodput is below that of `ideal`, at these loads.
 const NEAR: f64 = 0.01;
+const NEAR_LOADS: [f64; 2] = [1.0, 1.1];
 /// Numbers of callers for which `ideal` is run: with the first, answers share messages.
 const FEW: u32 = 10;
 const MANY: u32 = 1000;
