@@ -81,7 +81,7 @@ fn clippy() -> Result<Done> {
 
 fn tests() -> Result<Done> {
     if answers(&mut cargo(&["nextest"])) {
-        let quiet = ["--status-level", "fail", "--final-status-level", "fail"];
+        let quiet = ["--status-level", "fail", "--final-status-level", "flaky"];
         let quiet = [&quiet[..], &["--cargo-quiet", "--show-progress", "none"]].concat();
         return cargo_step(&[&["nextest", "run", "--workspace"][..], &quiet].concat());
     }

@@ -279,6 +279,11 @@ pub fn at(run: &Report, path: &str) -> Option<f64> {
     })
 }
 
+/// What to set to run the point of `run` again.
+pub fn point(run: &Report) -> Vec<String> {
+    run.point.iter().map(|(path, value)| format!("{path}=[{value}]")).collect()
+}
+
 /// Goodput as a share of capacity.
 pub fn goodput(run: &Report) -> f64 {
     run.goodput_rps / run.capacity_rps

@@ -8,7 +8,7 @@
 //!    an eighth of the target delay.
 //! 3. **What**: per rank the gate keeps the cost *offered*, arrivals and reported sheds alike
 //!    ([`Offered`]). Once per round, while there is overload, two cursors are set: *last* so that
-//!    the ranks inside offer what the service can do, *free* so that they offer `free` of it.
+//!    the ranks inside offer what the service can do, *free* so that they offer `free` of it (`cut.rs`).
 //! 4. Callers reject ranks beyond *last* at once, send ranks inside *free* without a credit, and
 //!    hold the band between for credits. So what is important never waits for permission, what is
 //!    hopeless never travels, and the credits have only the band to match supply and demand with.
@@ -16,11 +16,13 @@
 //! 5. **Alone**: callers that ignore all this, or never heard of it, are refused by predicted wait.
 //!    The allowed wait is long inside *last*, as long as leaves most requests the time they need
 //!    ([`Waits`]), and short beyond it: the gate conserves work, an idle service turns nobody away.
-//!    Where a wait is too long, a more important arrival pushes out the least important that waits.
+//!    Where a wait is too long, a more important arrival pushes out the least important that waits
+//!    (`welcome.rs`).
 //! 6. **Noise and news**: what a caller knows is as old as its last message. A round that differs from
 //!    those before by no more than chance is followed slowly, one that differs by more at once.
 //! 7. **Back**: what a caller was told holds for a bounded time, then it asks again; callers that
-//!    were told a stricter cursor and are silent hear of a relaxed one unasked, while nothing waits.
+//!    were told a stricter cursor and are silent hear of a relaxed one unasked, while nothing waits
+//!    (`telling.rs`).
 //!
 //! What the service can do is measured: the cost it finishes per time while there is pressure. When
 //! ranks are shed without pressure, a little more is tried. Nothing is shed while the delay says
@@ -30,17 +32,20 @@ mod bursts;
 mod capacity;
 mod config;
 mod costs;
+mod cut;
 mod lots;
 mod messages;
 mod offered;
 mod round;
 mod surplus;
 mod sway;
+mod telling;
 mod waits;
+mod welcome;
 
 use super::{Admission, AdmissionConfig, Issued, Needs};
 use crate::context::{CallerId, Context, Sheds};
-use crate::credit::{Holder, Pool, PoolForm, Share, Windows, Word};
+use crate::credit::{Pool, PoolForm, Share, Windows, Word};
 use crate::event::Event;
 use crate::feedback::Feedback;
 use crate::meter::Cost;
@@ -56,11 +61,11 @@ use config::Derived;
 pub use config::TideConfig;
 use lots::Lots;
 use messages::Messages;
-use offered::{Lump, Offered};
+use offered::Offered;
 use round::Round;
-use surplus::surplus;
 use sway::{Cursors, Sway};
 use waits::Waits;
+use welcome::allowed_wait;
 
 /// The default policy: a pool of credits follows the delay, and two cursors over ranks follow what
 /// is offered and what the service can do.
@@ -108,16 +113,6 @@ const PERIODS_AT_ONCE: usize = 512;
 const OFFERED_GAIN: f64 = 0.1;
 /// …and the least share of it, where callers hear rarely: changes take effect all the same.
 const HEARD_LEAST: f64 = 0.2;
-/// Price below which a refusal is cheaper than to be idle for want of a request. With more, a service
-/// of 100 µs refuses more than it has to.
-const CHEAP: f64 = 0.02;
-/// Callers that were told to let in less than this part of what is let in now are to hear of it. With three
-/// quarters, some of 10,000 callers are told of half of a relief and then of nothing more for hundreds of SLOs:
-/// a service of 100 µs has 91 % of what is offered again when it could have all.
-const TOLD: f64 = 0.9;
-/// By so much less of it, divided by the messages that can be sent in the time of a request: 0.77 for a service of 1 µs.
-/// With 0.9 there too, 10,000 callers are told of noise at ten times the capacity, and the messages take 1 % of it.
-const TOLD_PRICE: f64 = 0.4;
 /// Delay beyond which one is as bad as another, in targets.
 const PRESSURE_LIMIT: f64 = 4.0;
 /// Delay to steer for, in longest waits, where that is less than the target: with a target at or beyond the wait at
@@ -125,14 +120,6 @@ const PRESSURE_LIMIT: f64 = 4.0;
 /// requests that costs seven times the others, 19 % are refused without it. With 0.62, a thousand callers of 10 µs with costs
 /// that differ are refused 1.0 % at ten times the capacity instead of 0.55; with 0.54, callers that cannot be cut have 0.1 points less.
 const STEERED: f64 = 0.58;
-/// How long a request waits that its caller was told not to send but the cursor of the round lets in, in the delays up to which callers are told to send it:
-/// a word may be lost. By simulation: with half of the feedback lost, 10 µs have 0.04 points more than without; with all of it who ignores
-/// what it is told succeeds 1.1 % more often than who does not.
-const UNHEARD: f64 = 0.5;
-/// The share of a control period's work that goes into telling them. More than there is time for is not sent, as it is only done
-/// while nothing waits. By simulation: with a tenth, a service of 10 µs has 41 % of what 10,000 callers offer again 25 SLOs after
-/// a storm of ten times, instead of 97; with a quarter, 80.
-const NOTICES: f64 = 0.5;
 /// Unsolicited grants per control period.
 const GRANTS_PER_PERIOD: usize = 64;
 
@@ -266,11 +253,6 @@ impl Tide {
         self.last() < Cursor::OPEN && !self.lump
     }
 
-    /// What callers that were told `cursors` send if they hear nothing more: where credits decide, what needs none.
-    fn alone(&self, cursors: Cursors) -> Cursor {
-        if self.lump { cursors.free } else { cursors.last }
-    }
-
     /// Step 3: sets the cursors at the end of a round.
     fn set_cursors(&mut self, cx: &mut Cx, backlog: &Backlog, due: Instant) {
         if self.round_ends().is_none_or(|ends| ends > due) {
@@ -328,142 +310,6 @@ impl Tide {
         if !self.offered.is_empty() || self.last() < Cursor::OPEN {
             self.round = Some(Round::starting(due));
         }
-    }
-
-    /// Cuts what is offered at what the service can do, and at `reach` more and less.
-    fn cut(&mut self, reach: f64) {
-        let aim = self.capacity.rate() * (1.0 + self.surplus());
-        // What cannot be cut is left to credits: with all demand on one rank this is Breakwater.
-        let free = |aim: f64, lump| self.offered.cut(aim * self.config.free, lump);
-        let cursors = |aim: f64, last: Cursor| match last {
-            Cursor::OPEN => Cursors::OPEN,
-            last => Cursors { free: free(aim, Lump::Without).min(last), last },
-        };
-        let rest = cursors(aim, self.offered.cut(aim, Lump::Within));
-        if let Some((free, last)) = self.left_to_credits(rest.last, aim) {
-            (self.lump, self.sway) = (true, Sway::still(Cursors { free, last }));
-            return;
-        }
-        self.lump = rest.free < free(aim, Lump::Within).min(rest.last);
-        self.sway = Sway::still(rest);
-        if rest.last < Cursor::OPEN && !self.lump {
-            let (more, less) = (aim * (1.0 + reach), aim * (1.0 - reach));
-            let lax = cursors(more, self.offered.cut(more, Lump::Within).min(self.offered.end()));
-            let strict = cursors(less, self.offered.cut(less, Lump::Within));
-            self.sway = Sway::between(rest, lax, strict);
-        }
-    }
-
-    /// Ranks that are cut by lot, which means nothing, are left to credits where those do better.
-    fn left_to_credits(&self, cut: Cursor, aim: f64) -> Option<(Cursor, Cursor)> {
-        let suits = self.lots.suit_credits(&lots::Demand {
-            objective: self.derived.objective,
-            messages: self.offered.mean_cost() / self.messages.each(),
-            room: self.room(),
-            resting: self.resting(),
-            varied: f64::midpoint(1.0, self.offered.variability()),
-            // What is offered beyond `more` times what can be done.
-            exceeds: &|more| self.offered.cut(aim * more, Lump::Within) < Cursor::OPEN,
-            already: self.lump,
-        });
-        if suits { self.offered.drawn(cut) } else { None }
-    }
-
-    /// Requests that may wait.
-    fn room(&self) -> f64 {
-        self.pace() * self.waits.longest().as_nanos_f64()
-    }
-
-    /// Credits that are at callers until these have their next request, if all that is served needs one.
-    fn resting(&self) -> f64 {
-        let served = (self.pace() / self.offered.requests().max(1e-12)).min(1.0);
-        served * self.windows.speakers() as f64
-    }
-
-    /// Whether no more is offered than the service can do: nobody is shed, and none should be.
-    fn is_calm(&self) -> bool {
-        let all = || self.offered.cut(self.capacity.rate(), Lump::Within) == Cursor::OPEN;
-        self.last() == Cursor::OPEN && all()
-    }
-
-    /// The share of callers that hear of us in `elapsed`, 0 to 1.
-    fn heard(&self, elapsed: Span) -> f64 {
-        elapsed.ratio(self.between).min(1.0)
-    }
-
-    /// By which share what callers are told follows the queue.
-    fn reach(&self) -> f64 {
-        Sway::reach(self.waits.longest(), self.hears)
-    }
-
-    /// Mean requests that can be served per nanosecond.
-    fn pace(&self) -> f64 {
-        self.capacity.rate() / self.offered.mean_cost()
-    }
-
-    /// How much more than the capacity is let in: the less, the better callers follow the queue, unless
-    /// a refusal costs next to nothing.
-    fn surplus(&self) -> f64 {
-        // Those who are refused are the least important that are let in.
-        let price = self.waits.price() / self.offered.relative_cost(self.last());
-        let (costs, arrivals) = (self.offered.variability(), self.bursts.dispersion());
-        let followed = Sway::followed(self.waits.longest(), self.hears) * (price / CHEAP).min(1.0);
-        surplus(self.room(), costs, arrivals, price) * (1.0 - followed)
-    }
-
-    /// Step 7: how long our word holds, and who must hear of a relaxed cursor.
-    fn hold_and_tell(&mut self, round: &Round, due: Instant) {
-        // A caller is heard of every `callers ÷ arrivals`.
-        let callers = self.windows.speakers() as f64;
-        self.between = due.since(round.began).scale(callers / f64::from(round.arrived.max(1)));
-        self.lots.answered(
-            due.since(round.began),
-            callers,
-            round.told.saturating_sub(round.unasked),
-        );
-        self.hears = due.since(round.began).scale(callers / f64::from(round.told.max(1)));
-        self.holds = self.between.scale(self.config.holds).max(self.derived.round);
-        if self.epoch_ends <= due {
-            self.windows.start_epoch();
-            self.epoch_ends = due + self.holds;
-        }
-        // What is open stays so, and is worth telling.
-        let open = self.last() == Cursor::OPEN;
-        let told = if open { 1.0 } else { TOLD * (1.0 - self.reach()) };
-        let least = (told - TOLD_PRICE / self.waits.messages()) * self.capacity.rate();
-        self.relief = self.offered.cut(least, Lump::Within).min(self.alone(self.sway.rest));
-        let requests = self.pace() * self.derived.period.as_nanos_f64();
-        self.notices = 1 + (NOTICES * self.waits.messages() * requests) as usize;
-    }
-}
-
-/// Step 5: the longest predicted wait at which a request is let in, and whether it may push out
-/// others for it. Whoever does as it was told may; what it was told may be old, which is no fault
-/// of its own. So may everybody with a rank that is always let in.
-#[inline(always)]
-fn allowed_wait(
-    (sway, waits, derived): (&Sway, &Waits, &Derived),
-    now: Instant,
-    backlog: &Backlog,
-    request: &Request,
-    caller: Option<&mut Holder>,
-) -> (Span, bool) {
-    let Context { rank, .. } = request.context;
-    if sway.strict.last.admits(rank) {
-        return (waits.longest_for(request), true);
-    }
-    // What crossed our last words on its way was sent by one before.
-    let sent_by = now - derived.crossing;
-    match caller.and_then(|caller| caller.may_send(rank, sent_by, sway.rest.last)) {
-        Some(true) => (waits.longest_for(request), true),
-        // It gains nothing by not listening, but an idle service turns nobody away: what it was told may be wrong.
-        Some(false) if backlog.inside() == 0 => (waits.longest(), false),
-        // Or it has not heard it: what everybody may send waits a little.
-        Some(false) if sway.rest.last.admits(rank) => {
-            (sway.wait_for(rank, waits.longest()).scale(UNHEARD), false)
-        }
-        Some(false) => (Span::ZERO, false),
-        None => (sway.wait_for(rank, waits.longest()).max(derived.beyond), false),
     }
 }
 
@@ -658,46 +504,5 @@ impl Admission for Tide {
 
     fn clone_box(&self) -> Box<dyn Admission> {
         Box::new(self.clone())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::testing;
-    use super::*;
-    use crate::meter::Weight;
-    use crate::rank::Rank;
-
-    /// A caller was told 900 ranks while the queue was full; the round has 1,000.
-    #[test]
-    fn what_the_round_lets_in_waits_half_as_long_where_its_caller_was_told_otherwise() {
-        let now = Instant::from_nanos(1_000_000);
-        let derived = TideConfig::default().derive(Span::from_micros(200));
-        let waits = Waits::new(derived.objective, derived.drop);
-        let cursors = |ranks| Cursors { free: Cursor::first(ranks), last: Cursor::first(ranks) };
-        let sway = Sway::between(cursors(1_000), cursors(1_100), cursors(800));
-        let mut backlog = Backlog::new(false);
-        backlog.on_enqueue(now, 0, now, Weight::ONE);
-        let mut windows = Windows::new();
-        let share = Share {
-            total: 10,
-            per_caller: 10,
-            form: PoolForm::Paper,
-            overcommit: true,
-            turn: None,
-        };
-        let word = Word { cursor: Cursor::first(900), ..Word::OPEN };
-        windows.assign(now, CallerId(1), &share, word);
-        let mut wait = |key: u32, caller: u64| {
-            let mut request = testing::request(now);
-            request.context.rank = Rank::from_key(key);
-            let holder = windows.hear(now, CallerId(caller)).0;
-            allowed_wait((&sway, &waits, &derived), now, &backlog, &request, holder)
-        };
-        let told = sway.wait_for(Rank::from_key(950), derived.drop);
-        assert_eq!(wait(850, 1), (derived.drop, true), "it was told so");
-        assert_eq!(wait(950, 1), (told.scale(UNHEARD), false), "it may not have heard");
-        assert_eq!(wait(950, 2), (told, false), "it was told nothing");
-        assert_eq!(wait(1_050, 1), (Span::ZERO, false), "nobody is to send that");
     }
 }

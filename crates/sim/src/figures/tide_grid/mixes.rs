@@ -8,11 +8,11 @@
 //! does not prefer it loses less by that.
 
 use super::super::claim::Unit;
-use super::super::lab::{Lab, Runs, Source, at, text};
+use super::super::lab::{Lab, Runs, Source, at, point, text};
 use super::goal::Goal;
 use super::reach::{FIRST, GOOD, Known, Reach, marks};
 use super::rivals::{Beside, Entry, Rivals};
-use super::{Part, beyond_ideal, mean_us, refused, slo_us};
+use super::{Part, beyond_ideal, mean_us, slo_us};
 use crate::report::Report;
 
 const PLAN: Source = Source {
@@ -50,14 +50,13 @@ pub(super) fn part(lab: &Lab<'_>) -> Part {
         for tide in runs.of("tide") {
             let told = &Reach::lazily(lab, PLAN, time, tide, &of(time));
             let here = || [&sets[..], &of(time)].concat();
-            let refused = || beyond_ideal(lab, PLAN, CALM, refused(tide), tide, here);
+            let refused = || beyond_ideal(lab, PLAN, &here(), CALM, &[tide])[0];
             goals.add(time, tide, told, refused);
             if load(tide) <= 1.0 || in_time(time, cost(tide)) <= 0.99 {
                 continue;
             }
             let again = |policy: &str, with: &[String]| {
-                let mut sets = [&here()[..], with].concat();
-                sets.extend(tide.point.iter().map(|(path, value)| format!("{path}=[{value}]")));
+                let mut sets = [&here()[..], with, &point(tide)].concat();
                 sets.extend([format!("policy={policy}"), "seeds=4".to_owned()]);
                 lab.run(PLAN, &sets).mean().0.remove(0)
             };

@@ -16,7 +16,7 @@ mod steady;
 mod steps;
 
 use super::chart::Chart;
-use super::lab::{Lab, Source, fair_goodput};
+use super::lab::{Lab, Source, at, fair_goodput, point};
 use super::{Figure, Outcome};
 use crate::report::Report;
 use goal::Goal;
@@ -58,25 +58,35 @@ fn refused(run: &Report) -> f64 {
     run.drop_rate + run.local_reject_rate + run.expired_rate
 }
 
-/// What was refused in the point of `run`, beyond what `ideal` does not answer in time there either: where requests differ much, some
-/// are late whatever one does. It is asked only where more than `calm` is.
+/// What was refused in the points of `runs`, beyond what `ideal` does not answer in time there either: where requests differ
+/// much, some are late whatever one does. It is asked only where more than `calm` is.
 fn beyond_ideal(
     lab: &Lab<'_>,
     plan: Source,
+    sets: &[String],
     calm: f64,
-    refused: f64,
-    run: &Report,
-    sets: impl FnOnce() -> Vec<String>,
-) -> f64 {
-    if refused <= calm {
-        return refused;
-    }
-    let mut sets = sets();
-    sets.push("policy=ideal".to_owned());
-    sets.extend(run.point.iter().map(|(path, value)| format!("{path}=[{value}]")));
-    let ideal = &lab.run(plan, &sets).0[0];
-    (refused - (1.0 - ideal.goodput_rps / ideal.offered_rps)).max(0.0)
+    runs: &[&Report],
+) -> Vec<f64> {
+    let asks = |run: &&&Report| refused(run) > calm;
+    let point = |run: &&Report| {
+        let mut sets = point(run);
+        let many = at(run, "callers").filter(|callers| *callers > f64::from(MANY));
+        sets.extend(many.map(|_| format!("callers=[{MANY}]")));
+        sets
+    };
+    let points: Vec<_> = runs.iter().filter(asks).map(point).collect();
+    let sets = [sets, &["policy=ideal".to_owned()]].concat();
+    let mut ideals = lab.run_each(plan, &sets, &points, None).into_iter();
+    let late = |ideal: &Report| 1.0 - ideal.goodput_rps / ideal.offered_rps;
+    let beyond = |run: &&Report| {
+        let ideal = if asks(&run) { ideals.next() } else { None };
+        (refused(run) - ideal.map_or(0.0, |ideal| late(&ideal.0[0]))).max(0.0)
+    };
+    runs.iter().map(beyond).collect()
 }
+
+/// Callers that are too many for answers to share messages: `ideal` is the same for all further ones.
+const MANY: u32 = 1000;
 
 /// Service times with their RTT are as in the plans: the SLO is ten times both.
 pub(super) fn slo_us(time: &str) -> f64 {

@@ -6,7 +6,7 @@
 
 use std::cell::LazyCell;
 
-use super::super::lab::{Grid, Lab, Source, at};
+use super::super::lab::{Grid, Lab, Source, at, point};
 use super::{fair, slo_us};
 use crate::report::Report;
 
@@ -84,8 +84,7 @@ impl Reach {
         more: &[String],
     ) -> Known<'a> {
         let (load, callers) = (at(run, "load").unwrap_or(1.0), at(run, "callers").unwrap_or(0.0));
-        let mut sets = more.to_vec();
-        sets.extend(run.point.iter().map(|(path, value)| format!("{path}=[{value}]")));
+        let mut sets = [more, &point(run)].concat();
         sets.push(format!("warmup_requests={:.0}", BEFORE.max(SETTLING * callers) * load));
         sets.push(format!("requests={:.0}", SERVED * load));
         LazyCell::new(Box::new(move || Self::of(lab, plan, &steady(), time, &sets)))

@@ -3,11 +3,11 @@
 
 use super::super::chart::{Axis, Chart, Line, Panel};
 use super::super::claim::Unit;
-use super::super::lab::{Lab, Runs, Source, at, goodput, text};
+use super::super::lab::{Lab, Runs, Source, at, goodput, point, text};
 use super::goal::Goal;
 use super::reach::{GOOD, Reach, marks};
 use super::rivals::{Beside, Entry, Rivals};
-use super::{Part, beyond_ideal, capacity, refused, slo_us};
+use super::{MANY, Part, beyond_ideal, capacity, slo_us};
 use crate::report::Report;
 
 const PLAN: Source =
@@ -233,10 +233,10 @@ fn of_first(runs: &Runs) -> Goal {
 fn of_calm(lab: &Lab<'_>, runs: &Runs) -> Goal {
     let what = "0.9×: refused, beyond what ideal does not answer in time either";
     let mut goal = Goal::at_most(what, Unit::Percent, CALM);
-    for tide in runs.of("tide") {
-        let refused = refused(tide);
-        let sets = || lab.requests(60_000, 200_000);
-        goal.point(place(tide), beyond_ideal(lab, PLAN, CALM, refused, tide, sets));
+    let runs: Vec<&Report> = runs.of("tide").collect();
+    let beyond = beyond_ideal(lab, PLAN, &lab.requests(60_000, 200_000), CALM, &runs);
+    for (tide, beyond) in runs.iter().zip(beyond) {
+        goal.point(place(tide), beyond);
     }
     goal
 }
@@ -272,8 +272,7 @@ fn of_others(
 /// `policy` with these parameters in the point of `run`, four times as long: the mean of two seeds, each twice as long.
 fn again(lab: &Lab<'_>, policy: &str, with: &[String], run: &Report) -> Report {
     let (load, callers) = (at(run, "load").unwrap_or(1.0), at(run, "callers").unwrap_or(1.0));
-    let mut sets = with.to_vec();
-    sets.extend(run.point.iter().map(|(path, value)| format!("{path}=[{value}]")));
+    let mut sets = [with, &point(run)].concat();
     sets.extend(settled(callers, load, SLOWEST));
     sets.extend([format!("policy={policy}"), "seeds=2".to_owned()]);
     sets.push(format!("requests={:.0}", 2.0 * (SERVED * load).max(200_000.0)));
@@ -298,9 +297,8 @@ fn near_no_control(runs: &Runs) -> Goal {
 /// Most by which goodput is below that of `ideal`, at these loads.
 const NEAR: f64 = 0.01;
 const NEAR_LOADS: [f64; 2] = [1.0, 1.1];
-/// Numbers of callers for which `ideal` is run: with the first, answers share messages.
+/// Callers that are so few that answers share messages.
 const FEW: u32 = 10;
-const MANY: u32 = 1000;
 
 fn near_ideal(lab: &Lab<'_>, runs: &Runs, ideals: &Runs) -> Goal {
     let what = "1.0× and 1.1×: goodput below ideal, of capacity";
