@@ -75,8 +75,12 @@ const NEAR: usize = 8;
 const PLACE_GAIN: f32 = 1.0 / 32.0;
 /// Share of lots from which on requests are taken to have no order: nearly all, as users are to keep theirs.
 const DRAWN: f32 = 0.9;
-/// Variance from which on a level counts as spread: half that of a uniform distribution over it.
+/// Variance from which on the requests of a level count as spread over it: half that of a uniform distribution…
 const SPREAD: f32 = (LEVEL_RANKS * LEVEL_RANKS) as f32 / 24.0;
+/// …or, where callers send only the first of its ranks, a third of that of a uniform distribution from the level's begin, by their mean: one
+/// rank that carries much of the demand has next to none. By simulation: with half of the level's in that case too, in one round of eight the level that was cut was
+/// taken to be one rank and let in whole, and 10,000 callers of 10 µs with bimodal costs had 0.2 points less at ten times the capacity.
+const SPREAD_OF_MEAN: f32 = 1.0 / 9.0;
 
 impl Offered {
     pub(super) fn new() -> Self {
@@ -294,7 +298,7 @@ impl Offered {
             let here = self.cost_of(level);
             if offered + here > rate {
                 let part = match lump {
-                    _ if at.spread >= SPREAD => (rate - offered) / here,
+                    _ if at.is_spread() => (rate - offered) / here,
                     Lump::Within => 1.0,
                     Lump::Without => 0.0,
                 };
@@ -341,6 +345,11 @@ impl Level {
         self.place += PLACE_GAIN * distance;
         self.spread += PLACE_GAIN * (distance * distance - self.spread);
     }
+
+    /// Whether it can be cut: its requests are spread over the ranks that callers send.
+    fn is_spread(&self) -> bool {
+        self.spread > SPREAD.min(SPREAD_OF_MEAN * self.place * self.place)
+    }
 }
 
 #[cfg(test)]
@@ -380,6 +389,28 @@ mod tests {
         let offered = uniform(|business| if business < 16 { 28 } else { 4 });
         assert_eq!(last_business(offered.cut(6.95, Lump::Within)), 15);
         assert!(last_business(offered.cut(8.5, Lump::Within)) > 35);
+    }
+
+    /// Callers that were told a cursor in the midst of a level send no more than what is inside it. The level was then taken to be one
+    /// rank now and then, and let in whole.
+    #[test]
+    fn a_level_that_was_cut_can_be_cut_again() {
+        let cut = |rank: &dyn Fn(u32) -> u32| {
+            let mut offered = Offered::new();
+            for n in 0..4_000u32 {
+                offered.arrive(Rank::from_key(rank(n)), false);
+            }
+            offered.close(NOW, Span::from_nanos(4_000), 1, 1.0, Cursor::OPEN);
+            offered.cut(0.2, Lump::Within).ranks()
+        };
+        let level = 10 * LEVEL_RANKS;
+        for sent in [LEVEL_RANKS, LEVEL_RANKS / 3, LEVEL_RANKS / 10] {
+            let ranks = cut(&|n| level + (n * 617) % sent);
+            assert!((level + 1..level + LEVEL_RANKS).contains(&ranks), "{sent}: {ranks}");
+        }
+        for one in [0, 1, LEVEL_RANKS / 2, LEVEL_RANKS - 1] {
+            assert_eq!(cut(&|_| level + one), level + LEVEL_RANKS, "one rank, {one}");
+        }
     }
 
     #[test]

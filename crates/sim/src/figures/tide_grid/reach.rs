@@ -2,11 +2,12 @@
 //! the others have.
 //!
 //! Goals pull against each other: who drops less is idle more. If one of the choices meets all of them, and by more than
-//! chance, they are possible. If none does, tide is to be compared with those choices that are no worse in all else.
+//! chance, they are possible. If none does, tide is to be compared with those choices that are no worse in all else. Of twenty
+//! choices the best is so by chance, too: the one that decides is measured again.
 
-use std::cell::LazyCell;
+use std::cell::{LazyCell, RefCell};
 
-use super::super::lab::{Grid, Lab, Source, at, point};
+use super::super::lab::{Grid, Lab, Runs, Source, at, point};
 use super::{fair, slo_us};
 use crate::report::Report;
 
@@ -24,6 +25,8 @@ pub(super) const FIRST: usize = 3;
 const CHANCE: Marks = [0.002, 0.02, 0.001, 0.002];
 /// As many requests are served in a run of `told`.
 const SERVED: f64 = 100_000.0;
+/// The one that decides is measured again with so many seeds.
+const AGAIN: u32 = 4;
 /// As many of each caller before it, and of all.
 const SETTLING: f64 = 3.0;
 const BEFORE: f64 = 20_000.0;
@@ -35,13 +38,22 @@ pub(super) fn marks(run: &Report, time: &str) -> Marks {
 }
 
 /// What `told` has in a point, one for each of its choices.
-pub(super) struct Reach {
-    choices: Vec<Marks>,
+pub(super) struct Reach<'a> {
+    choices: RefCell<Vec<Choice>>,
     chance: Marks,
+    /// Measures a choice again, for longer.
+    again: Box<dyn Fn(usize) -> Option<Marks> + 'a>,
+}
+
+#[derive(Clone, Copy)]
+struct Choice {
+    marks: Marks,
+    /// Whether it was measured again: the best of twenty is so by chance, too.
+    sure: bool,
 }
 
 /// The same, found out when somebody asks.
-pub(super) type Known<'a> = LazyCell<Reach, Box<dyn FnOnce() -> Reach + 'a>>;
+pub(super) type Known<'a> = LazyCell<Reach<'a>, Box<dyn FnOnce() -> Reach<'a> + 'a>>;
 
 /// What there is to choose where nothing changes, and where something does.
 pub(super) fn steady() -> Grid {
@@ -57,26 +69,33 @@ pub(super) fn changing() -> Grid {
         .axis("told.notices", &["true", "false"])
 }
 
-impl Reach {
-    pub(super) fn new(choices: Vec<Marks>, chance: Marks) -> Self {
-        Self { choices, chance }
+impl<'a> Reach<'a> {
+    /// Of what these choices have, which nobody can measure again.
+    pub(super) fn new(choices: impl Iterator<Item = Marks>, chance: Marks) -> Self {
+        let choices = choices.map(|marks| Choice { marks, sure: false }).collect();
+        Self { choices: RefCell::new(choices), chance, again: Box::new(|_| None) }
     }
 
     /// Of a point in which these values are set.
     pub(super) fn of(
-        lab: &Lab<'_>,
+        lab: &'a Lab<'_>,
         plan: Source,
         grid: &Grid,
-        time: &str,
+        time: &'a str,
         sets: &[String],
     ) -> Self {
         let sets = [sets, &["policy=[\"told\"]".to_owned()]].concat();
-        let runs = lab.run_each(plan, &sets, &grid.sets(), None);
-        Self::new(runs.iter().map(|runs| marks(&runs.mean().0[0], time)).collect(), CHANCE)
+        let (choices, of) = (grid.sets(), move |runs: &Runs| marks(&runs.mean().0[0], time));
+        let found = Self::new(lab.run_each(plan, &sets, &choices, None).iter().map(of), CHANCE);
+        let again = move |choice: usize| {
+            let seeds = [format!("seeds={AGAIN}")];
+            Some(of(&lab.run(plan, &[&sets[..], &choices[choice], &seeds].concat())))
+        };
+        Self { again: Box::new(again), ..found }
     }
 
     /// Of the point of a steady run.
-    pub(super) fn lazily<'a>(
+    pub(super) fn lazily(
         lab: &'a Lab<'_>,
         plan: Source,
         time: &'a str,
@@ -88,11 +107,6 @@ impl Reach {
         sets.push(format!("warmup_requests={:.0}", BEFORE.max(SETTLING * callers) * load));
         sets.push(format!("requests={:.0}", SERVED * load));
         LazyCell::new(Box::new(move || Self::of(lab, plan, &steady(), time, &sets)))
-    }
-
-    /// The most that a choice has of this mark, whatever it has of the others.
-    pub(super) fn most(&self, which: usize) -> f64 {
-        self.choices.iter().map(|choice| choice[which]).fold(f64::NEG_INFINITY, f64::max)
     }
 
     /// The best that is possible of one mark, for one who is no worse than `own` in the others but for chance; none if
@@ -109,14 +123,29 @@ impl Reach {
         own: &Marks,
         which: usize,
     ) -> Option<f64> {
-        let all = || self.choices.iter().chain(others);
-        let meets = |choice: &Marks| (0..4).all(|n| choice[n] >= goals[n] + self.chance[n]);
-        if all().any(meets) {
+        let meets = |marks: &Marks| (0..4).all(|n| marks[n] >= goals[n] + self.chance[n]);
+        let as_good =
+            |marks: &Marks| (0..4).all(|n| n == which || marks[n] >= own[n] - self.chance[n]);
+        if others.iter().any(meets) || self.first(|marks| meets(marks).then_some(0.0)).is_some() {
             return None;
         }
-        let as_good =
-            |choice: &&Marks| (0..4).all(|n| n == which || choice[n] >= own[n] - self.chance[n]);
-        Some(all().filter(as_good).map(|choice| choice[which]).fold(own[which], f64::max))
+        let told = self.first(|marks| as_good(marks).then_some(marks[which]));
+        let others = others.iter().filter(|marks| as_good(marks)).map(|marks| marks[which]);
+        Some(others.chain(told).fold(own[which], f64::max))
+    }
+
+    /// The most that `of` finds in a choice, once that was measured again.
+    fn first(&self, of: impl Fn(&Marks) -> Option<f64>) -> Option<f64> {
+        let mut choices = self.choices.borrow_mut();
+        loop {
+            let found = choices.iter().enumerate().filter_map(|(n, it)| Some((n, of(&it.marks)?)));
+            let (best, value) = found.max_by(|a, b| a.1.total_cmp(&b.1))?;
+            let choice = &mut choices[best];
+            if std::mem::replace(&mut choice.sure, true) {
+                return Some(value);
+            }
+            choice.marks = (self.again)(best).unwrap_or(choice.marks);
+        }
     }
 }
 
@@ -133,7 +162,7 @@ mod tests {
     #[test]
     fn what_one_choice_meets_by_more_than_chance_is_possible() {
         let best = |choice: Marks| {
-            let reach = Reach::new(vec![marks(0.97, 0.005), choice], CHANCE);
+            let reach = Reach::new([marks(0.97, 0.005), choice].into_iter(), CHANCE);
             reach.best(&GOALS, &marks(0.99, 0.03), DROPS)
         };
         assert_eq!(best(marks(0.985, 0.008)), None);
@@ -142,15 +171,27 @@ mod tests {
 
     #[test]
     fn who_is_as_good_in_all_else_is_compared_with() {
-        let choices = vec![marks(0.97, 0.005), marks(0.985, 0.02), marks(0.995, 0.05)];
-        let reach = Reach::new(choices, CHANCE);
+        let choices = [marks(0.97, 0.005), marks(0.985, 0.02), marks(0.995, 0.05)];
+        let reach = Reach::new(choices.into_iter(), CHANCE);
         let best = |own: Marks| reach.best(&GOALS, &own, DROPS);
         assert_eq!(best(marks(0.984, 0.03)), Some(-0.02));
         assert_eq!(best(marks(0.99, 0.03)), Some(-0.03), "nobody else has as much with fewer");
         assert_eq!(reach.best(&GOALS, &marks(0.975, 0.03), GOOD), Some(0.985));
-        assert_eq!(reach.most(GOOD), 0.995);
         let beside = |other| reach.best_beside(&[other], &GOALS, &marks(0.99, 0.03), DROPS);
         assert_eq!(beside(marks(0.99, 0.01)), Some(-0.01), "somebody else has");
         assert_eq!(beside(marks(0.99, 0.001)), None);
+    }
+
+    #[test]
+    fn who_is_best_by_chance_is_measured_again() {
+        let measured = |again: Marks| {
+            let choices = [marks(0.97, 0.005), marks(0.99, 0.005)].into_iter();
+            let again = Box::new(move |n| Some(if n == 1 { again } else { marks(0.97, 0.005) }));
+            let reach = Reach { again, ..Reach::new(choices, CHANCE) };
+            reach.best(&GOALS, &marks(0.96, 0.005), GOOD)
+        };
+        assert_eq!(measured(marks(0.985, 0.005)), None);
+        assert_eq!(measured(marks(0.975, 0.005)), Some(0.975));
+        assert_eq!(measured(marks(0.95, 0.005)), Some(0.97), "the next best, measured again too");
     }
 }

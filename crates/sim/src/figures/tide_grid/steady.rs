@@ -199,7 +199,7 @@ fn place(run: &Report) -> String {
     )
 }
 
-/// Least goodput, of the capacity. One run is off by 0.2 % by chance: one that has less is run again, four times as long.
+/// Least goodput, of the capacity. One run is off by 0.2 % by chance: one that has less is run again, for longer.
 const LEAST: f64 = 0.98;
 /// What points are called in which nobody ranks anything.
 const UNRANKED: &str = "overload, no ranks";
@@ -269,12 +269,14 @@ fn of_others(
     [ranked.goals(), plain.goals()].into_iter().flatten()
 }
 
-/// `policy` with these parameters in the point of `run`, four times as long: the mean of two seeds, each twice as long.
+/// `policy` with these parameters in the point of `run`: the mean of four seeds, each twice as long; of two where callers take
+/// long to settle in.
 fn again(lab: &Lab<'_>, policy: &str, with: &[String], run: &Report) -> Report {
     let (load, callers) = (at(run, "load").unwrap_or(1.0), at(run, "callers").unwrap_or(1.0));
     let mut sets = [with, &point(run)].concat();
     sets.extend(settled(callers, load, SLOWEST));
-    sets.extend([format!("policy={policy}"), "seeds=2".to_owned()]);
+    let seeds = if callers > f64::from(MANY) { 2 } else { 4 };
+    sets.extend([format!("policy={policy}"), format!("seeds={seeds}")]);
     sets.push(format!("requests={:.0}", 2.0 * (SERVED * load).max(200_000.0)));
     if policy == "ideal" {
         // It knows everything at once: nobody has to settle in. It is the same for all that are too many.

@@ -230,7 +230,7 @@ impl Goals {
         let own = tide.marks();
         for (which, goal) in self.0.iter_mut().enumerate() {
             goal.point_or(place.to_owned(), own[which].abs(), || {
-                let told = Reach::new(told().iter().map(Follow::marks).collect(), CHANCE);
+                let told = Reach::new(told().iter().map(Follow::marks), CHANCE);
                 told.best(&GOALS, &own, which).map(f64::abs)
             });
         }
