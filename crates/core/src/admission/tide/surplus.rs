@@ -19,8 +19,9 @@ const MOST: f64 = 0.5;
 /// no bound, a lognormal service of σ = 2 has 91 % of its goodput at twice the capacity instead of 92.6.
 const VARIED_MOST: f64 = 8.0;
 /// Loss at which the round trip of a refusal weighs as much as to be idle, if each is so large at *x* = 0: where refusals cost
-/// next to nothing…
-const EVEN_CHEAP: f64 = 0.0006;
+/// next to nothing (with twice as much, 100 callers of 1 ms with bimodal costs and no ranks have 99.4 % of what CoDel has at 1.2 times
+/// the capacity instead of 99.5)…
+const EVEN_CHEAP: f64 = 0.0003;
 /// …and where one costs at least [`DEAR`] of a request. By simulation: 10,000 callers of 10 µs are refused
 /// about 1 % and have 98.8 % of the capacity, as much as is possible (figure tide-frontier); with bimodal costs 1.7 % at twice the
 /// demand, as many as by Breakwater, which has 88 % of the capacity.
@@ -76,7 +77,7 @@ mod tests {
      {
         for room in [30.0, 60.0, 100.0, 300.0] {
             let (idle, _) = lost(surplus(room, 1.0, 1.0, 0.0), room);
-            assert!((0.0006..0.0008).contains(&idle), "{room}: {idle}");
+            assert!((0.0003..0.0004).contains(&idle), "{room}: {idle}");
         }
     }
 
@@ -113,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_long_queue_needs_none_and_a_short_one_is_bounded() {
-        assert!(surplus(1000.0, 1.0, 1.0, 0.0).abs() < 0.001);
+        assert!(surplus(1000.0, 1.0, 1.0, 0.0).abs() < 0.002);
         assert_eq!(surplus(0.0, 1.0, 1.0, 0.0), MOST);
         assert!(surplus(60.0, 0.0, 1.0, 0.0) < surplus(60.0, 1.0, 1.0, 0.0));
         assert!(surplus(60.0, 1.0, 1.0, 0.0) < surplus(60.0, 4.0, 1.0, 0.0));
