@@ -30,6 +30,9 @@ const DEAR: f64 = 0.02;
 /// The most that round trips weigh. By simulation: a key-value store of 1 µs, where a refusal takes two thirds of the time of a request, is
 /// refused 1.0 % with it, with half of it 1.3, and has 0.1 points less of the capacity.
 const TRIP_MOST: f64 = 3.5;
+/// How much less round trips weigh where many are sent at once, as a power of the dispersion of arrivals. By simulation: with 0, bursts of
+/// ten of 10 µs at twice the capacity have 96.4 % of it instead of 96.7, and are refused 4.0 % instead of 4.5.
+const BURSTS_POWER: f64 = -0.3;
 /// Between these *xK*/σ² the best is found, in so many halvings, to 1 in 3,000.
 const WORTH: (f64, f64) = (-4.0, 16.0);
 const HALVINGS: usize = 16;
@@ -41,7 +44,7 @@ pub(super) fn surplus(room: f64, variability: f64, dispersion: f64, price: f64) 
     let varied = f64::midpoint(dispersion, variability.min(VARIED_MOST));
     let room = room.max(1.0) / varied;
     let even = EVEN_CHEAP + (EVEN - EVEN_CHEAP) * (price / DEAR).min(1.0);
-    let trip = (even * room).min(TRIP_MOST);
+    let trip = (even * room * dispersion.powf(BURSTS_POWER)).min(TRIP_MOST);
     let weight = trip.max((trip + price).min(1.0));
     (worth(weight) / room).min(MOST)
 }
