@@ -109,6 +109,11 @@ impl<'a> Reach<'a> {
         LazyCell::new(Box::new(move || Self::of(lab, plan, &steady(), time, &sets)))
     }
 
+    /// The most that a choice has of this mark, whatever it has of the others.
+    pub(super) fn most(&self, which: usize) -> Option<f64> {
+        self.first(|marks| Some(marks[which]))
+    }
+
     /// The best that is possible of one mark, for one who is no worse than `own` in the others but for chance; none if
     /// all `goals` are possible together. Who is ahead of every choice has itself to compare with.
     pub(super) fn best(&self, goals: &Marks, own: &Marks, which: usize) -> Option<f64> {

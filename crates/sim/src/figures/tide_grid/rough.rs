@@ -4,7 +4,7 @@
 use super::super::claim::Unit;
 use super::super::lab::{Grid, Lab, Runs, Source};
 use super::goal::Goal;
-use super::reach::{GOOD, Reach, changing, marks, steady};
+use super::reach::{GOOD, Reach, changing, steady};
 use super::{Part, capacity, fair, slo_us};
 
 const PLAN: Source =
@@ -103,22 +103,19 @@ fn near_ideal(lab: &Lab<'_>, whose: &str, choices: &Grid, spots: &[Spot]) -> Goa
     let both = ["policy=[\"ideal\",\"tide\"]".to_owned()];
     let found = |runs: &Runs, time: &str| {
         let runs = runs.mean();
-        (marks(runs.get("tide", &[]), time), fair(runs.get("ideal", &[]), time))
+        ["tide", "ideal"].map(|policy| fair(runs.get(policy, &[]), time))
     };
     let sets: Vec<Vec<String>> = spots.iter().map(|spot| spot.sets.clone()).collect();
     let runs = lab.run_each(PLAN, &both, &sets, None);
     for (Spot { place, time, sets }, runs) in spots.iter().zip(runs) {
-        let (mut tide, mut ideal) = found(&runs, time);
-        if !lab.quick && (MOST..MOST + CHANCE).contains(&(ideal - tide[GOOD])) {
+        let [mut tide, mut ideal] = found(&runs, time);
+        if !lab.quick && (MOST..MOST + CHANCE).contains(&(ideal - tide)) {
             let seeds = [format!("seeds={AGAIN}")];
-            (tide, ideal) = found(&lab.run(PLAN, &[&sets[..], &both, &seeds].concat()), time);
+            [tide, ideal] = found(&lab.run(PLAN, &[&sets[..], &both, &seeds].concat()), time);
         }
-        // What must not be dropped is nobody's goal where a refusal costs nothing to speak of.
-        let dropped = if *time == "10us" { -0.01 } else { f64::NEG_INFINITY };
-        let goals = [ideal - MOST, -1.0, dropped, 0.0];
-        goal.point_or(place.clone(), ideal - tide[GOOD], || {
-            let told = Reach::of(lab, PLAN, choices, time, sets);
-            told.best(&goals, &tide, GOOD).map(|best| ideal - best)
+        // Who drops less would else have nobody to compare with.
+        goal.point_or(place.clone(), ideal - tide, || {
+            Reach::of(lab, PLAN, choices, time, sets).most(GOOD).map(|best| ideal - best)
         });
     }
     goal
