@@ -1,7 +1,8 @@
-//! The project's chores: `cargo xtask test | tidy | bench | peers | fuzz | soak`.
+//! The project's chores: `cargo xtask test | tidy | bench | ablate | peers | fuzz | soak`.
 
 #![allow(clippy::disallowed_methods, reason = "a tool for people: it measures real time")]
 
+mod ablate;
 mod bench;
 mod deps;
 mod fuzz;
@@ -23,6 +24,8 @@ Usage: cargo xtask COMMAND
   tidy                     the house rules that are code, a part of `test`
   bench [--format json] [--install] [FILTER]
                            instructions per operation, counted by callgrind (release profile)
+  ablate [--format json] [FILTER]
+                           what each part of tide contributes: without it, all else as it is
   peers NAME [--format json]
                            ours beside others on this machine; NAME is proxy, overload, tasks,
                            http or rpc
@@ -42,6 +45,10 @@ fn main() -> ExitCode {
             Some(options) => bench::bench(&options),
             None => return usage(),
         },
+        ["ablate", "--format", "json"] => ablate::ablate("", true),
+        ["ablate", "--format", "json", filter] => ablate::ablate(filter, true),
+        ["ablate"] => ablate::ablate("", false),
+        ["ablate", filter] if !filter.starts_with('-') => ablate::ablate(filter, false),
         ["peers", name] => peers::peers(name, false),
         ["peers", name, "--format", "json"] => peers::peers(name, true),
         ["fuzz", secs] => match secs.parse() {

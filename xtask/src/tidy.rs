@@ -26,7 +26,7 @@ const POLICIES: &[&str] = &[
 ];
 
 /// Folders that hold no sources of ours.
-const NOT_OURS: &[&str] = &[".git", "target", "out"];
+pub(crate) const NOT_OURS: &[&str] = &[".git", "target", "out"];
 
 /// Marks of unfinished work.
 const UNFINISHED: &[&str] = &[

@@ -33,9 +33,14 @@ pub(crate) struct Holder {
     /// The laxest of those before that, and until when it held: what was sent by it may still be on its way.
     pub(super) told_before: Option<Cursor>,
     pub(super) told_until: Instant,
-    /// Whether it has just sent what it was told not to.
-    pub(super) ignores: bool,
+    /// How many requests in a row, of those it was asked about, it was allowed by its last two words.
+    pub(super) heeds: u8,
 }
+
+/// As many in a row show that a caller listens: what its last word forbids and the one before allows it sends because it has
+/// not heard the last. By simulation: with half of the feedback lost, 10 µs have 0.07 points more of the capacity than if it were held to
+/// its last word; with 1 in the place of 3 who ignores all words succeeds 0.7 % more often than who heeds them.
+const LISTENS: u8 = 3;
 
 /// What a caller is told of ranks.
 #[derive(Clone, Copy, Debug)]
@@ -103,9 +108,11 @@ impl Holder {
     /// were told: it has the cursor of the moment at most, until it does as it was told.
     #[inline]
     pub(crate) fn may_send(&mut self, rank: Rank, since: Instant, moment: Cursor) -> Option<bool> {
-        let told = self.told(since)?;
-        let ignored = std::mem::replace(&mut self.ignores, !told.admits(rank));
-        Some(told.admits(rank) && (!ignored || moment.admits(rank)))
+        let (told, either) = (self.told(since)?, self.told.max(self.told_before)?);
+        let heeds = if either.admits(rank) { self.heeds.saturating_add(1) } else { 0 };
+        let heeded = std::mem::replace(&mut self.heeds, heeds);
+        let heard = if heeded >= LISTENS { either } else { told };
+        Some(heard.admits(rank) && (heeded > 0 || moment.admits(rank)))
     }
 
     /// The cursor that the caller was told last, or one before if it is laxer and held after `since`; none if it has
@@ -174,5 +181,23 @@ mod tests {
         assert_eq!(may(&mut windows, 550, 500), Some(true), "it does again");
         assert_eq!(may(&mut windows, 700, 500), Some(false));
         assert_eq!(may(&mut windows, 450, 500), Some(true), "the cursor of the moment");
+    }
+
+    #[test]
+    fn who_listens_may_not_have_heard_the_last_word() {
+        let (mut windows, now) = (Windows::new(), Instant::from_nanos(1_000));
+        for ranks in [900, 800, 600] {
+            let word = Word { cursor: Cursor::first(ranks), ..Word::OPEN };
+            windows.assign(now, CallerId(1), &SHARE, word);
+        }
+        let mut may = |key| {
+            let holder = windows.hear(now, CallerId(1)).0.expect("there is room");
+            holder.may_send(Rank::from_key(key), now, Cursor::first(500))
+        };
+        assert_eq!(may(700), Some(false), "nobody knows yet whether it listens");
+        assert_eq!([550, 550].map(&mut may), [Some(true); 2]);
+        assert_eq!(may(700), Some(true), "it was told so before");
+        assert_eq!(may(850), Some(false), "but not that");
+        assert_eq!(may(700), Some(false), "it does not listen");
     }
 }

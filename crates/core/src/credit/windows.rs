@@ -414,7 +414,7 @@ impl Windows {
             alone: Cursor::OPEN,
             told_before: None,
             told_until: now,
-            ignores: false,
+            heeds: 1,
         });
         self.places.insert(caller, key);
         self.look.push_back(&mut self.by_look, key.index());
