@@ -66,8 +66,8 @@ pub(super) const PARTS: &[Part] = &[
     Part {
         name: "pushing out the less important",
         file: "admission/tide/mod.rs",
-        from: "if welcome {",
-        to: "if welcome && !OUT {",
+        from: "let in_time = wait <= allowed;",
+        to: "let (welcome, in_time) = (welcome && !OUT, wait <= allowed);",
     },
     Part {
         name: "remembering what each caller was told",
