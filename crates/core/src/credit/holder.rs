@@ -33,7 +33,7 @@ pub(crate) struct Holder {
     /// The laxest of those before that, and until when it held: what was sent by it may still be on its way.
     pub(super) told_before: Option<Cursor>,
     pub(super) told_until: Instant,
-    /// How many requests in a row, of those it was asked about, it was allowed by its last two words.
+    /// How many of its requests in a row were allowed by one of its last two words, of those for which that was asked.
     pub(super) heeds: u8,
 }
 

@@ -196,7 +196,7 @@ fn tails(lab: &Lab<'_>, outcome: &mut Outcome) -> Panel {
         let runs = runs(lab, ROUGH, &what, &sets, &ALL, None, outcome);
         let good = |policy: &str| fair(runs.get(policy, &[]), "10us");
         for line in &mut lines {
-            line.points.push((*sigma, 100.0 * good(&line.name)));
+            line.points.push((*sigma, 100.0 * (1.0 - good(&line.name))));
         }
         outcome.claims.extend(match *sigma {
             2.0 => claims(&what, good, 0.02, 0.02).to_vec(),
@@ -207,7 +207,7 @@ fn tails(lab: &Lab<'_>, outcome: &mut Outcome) -> Panel {
     Panel {
         title: "10 µs, lognormal, 2×".to_owned(),
         x: Axis::linear("σ"),
-        y: Axis::linear("goodput, % of capacity"),
+        y: Axis::linear("lost, % of capacity"),
         lines: lines.into(),
     }
 }
