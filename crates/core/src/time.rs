@@ -22,16 +22,19 @@ impl Instant {
     pub const FAR: Self = Self(u64::MAX);
 
     /// The moment `nanos` nanoseconds after the epoch.
+    #[inline]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
     /// Nanoseconds since the epoch.
+    #[inline]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
     /// Time from `earlier` to `self`, zero if `earlier` is later.
+    #[inline]
     pub const fn since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }
@@ -39,12 +42,14 @@ impl Instant {
 
 impl Add<Span> for Instant {
     type Output = Self;
+    #[inline]
     fn add(self, span: Span) -> Self {
         Self(self.0.saturating_add(span.0))
     }
 }
 
 impl AddAssign<Span> for Instant {
+    #[inline]
     fn add_assign(&mut self, span: Span) {
         *self = *self + span;
     }
@@ -52,6 +57,7 @@ impl AddAssign<Span> for Instant {
 
 impl Sub<Span> for Instant {
     type Output = Self;
+    #[inline]
     fn sub(self, span: Span) -> Self {
         Self(self.0.saturating_sub(span.0))
     }
@@ -87,6 +93,7 @@ impl Span {
     pub const MAX: Self = Self(u64::MAX);
 
     /// `nanos` nanoseconds.
+    #[inline]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
@@ -107,16 +114,19 @@ impl Span {
     }
 
     /// Whole nanoseconds.
+    #[inline]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
     /// Nanoseconds to calculate with. What is longer than 292 years counts as that.
+    #[inline]
     pub const fn as_nanos_f64(self) -> f64 {
         float(self.0)
     }
 
     /// The time that a calculation gave, whole nanoseconds of it; negative or NaN gives zero.
+    #[inline]
     pub const fn from_nanos_f64(nanos: f64) -> Self {
         Self(whole(nanos))
     }
@@ -137,16 +147,19 @@ impl Span {
     }
 
     /// How often `other` fits in here; no time counts as a nanosecond.
+    #[inline]
     pub fn ratio(self, other: Self) -> f64 {
         self.as_nanos_f64() / float(other.0.max(1))
     }
 
     /// Scaled by `factor`, rounded to the nearest nanosecond; negative or NaN gives zero.
+    #[inline]
     pub fn scale(self, factor: f64) -> Self {
         Self::from_nanos_f64(self.as_nanos_f64() * factor + 0.5)
     }
 
     /// `self − other`, or zero.
+    #[inline]
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
@@ -154,12 +167,14 @@ impl Span {
 
 impl Add for Span {
     type Output = Self;
+    #[inline]
     fn add(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
 }
 
 impl AddAssign for Span {
+    #[inline]
     fn add_assign(&mut self, other: Self) {
         *self = *self + other;
     }

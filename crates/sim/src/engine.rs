@@ -8,15 +8,18 @@ use tidegate_core::{Instant, Span};
 /// Something that will happen.
 #[derive(Clone, Copy, Debug)]
 struct Entry<E> {
-    at: Instant,
-    /// Order of scheduling, the tie-break.
-    sequence: u64,
+    /// When, and below that the order of scheduling, the tie-break: one number, which is compared without a branch.
+    key: u128,
     event: E,
 }
 
 impl<E> Entry<E> {
-    fn before(&self, other: &Self) -> bool {
-        (self.at, self.sequence) < (other.at, other.sequence)
+    fn new(at: Instant, sequence: u64, event: E) -> Self {
+        Self { key: u128::from(at.as_nanos()) << 64 | u128::from(sequence), event }
+    }
+
+    fn at(&self) -> Instant {
+        Instant::from_nanos((self.key >> 64) as u64)
     }
 }
 
@@ -45,7 +48,7 @@ impl<E: Copy> Engine<E> {
     /// `event` will happen at `at`, or now if that has passed.
     pub fn at(&mut self, at: Instant, event: E) {
         self.sequence += 1;
-        self.heap.push(Entry { at: at.max(self.now), sequence: self.sequence, event });
+        self.heap.push(Entry::new(at.max(self.now), self.sequence, event));
         self.sift_up(self.heap.len() - 1);
     }
 
@@ -56,15 +59,16 @@ impl<E: Copy> Engine<E> {
 
     /// Moves to the next event, if there is one before `end`.
     pub fn next_before(&mut self, end: Instant) -> Option<E> {
-        if self.heap.first()?.at >= end {
+        let at = self.heap.first()?.at();
+        if at >= end {
             return None;
         }
         let first = self.heap.swap_remove(0);
         if !self.heap.is_empty() {
             self.sift_down();
         }
-        debug_assert!(first.at >= self.now, "time goes forward");
-        self.now = first.at;
+        debug_assert!(at >= self.now, "time goes forward");
+        self.now = at;
         Some(first.event)
     }
 
@@ -72,7 +76,7 @@ impl<E: Copy> Engine<E> {
         let entry = self.heap[place];
         while place > 0 {
             let parent = (place - 1) / CHILDREN;
-            if !entry.before(&self.heap[parent]) {
+            if entry.key > self.heap[parent].key {
                 break;
             }
             self.heap[place] = self.heap[parent];
@@ -82,25 +86,27 @@ impl<E: Copy> Engine<E> {
     }
 
     fn sift_down(&mut self) {
-        let (mut place, entry, len) = (0, self.heap[0], self.heap.len());
-        loop {
-            let first = place * CHILDREN + 1;
-            if first >= len {
-                break;
-            }
-            let mut least = first;
-            for child in first + 1..(first + CHILDREN).min(len) {
-                if self.heap[child].before(&self.heap[least]) {
-                    least = child;
-                }
-            }
-            if !self.heap[least].before(&entry) {
+        let (mut place, entry) = (0, self.heap[0]);
+        while let Some(least) = self.least_child(place) {
+            if self.heap[least].key > entry.key {
                 break;
             }
             self.heap[place] = self.heap[least];
             place = least;
         }
         self.heap[place] = entry;
+    }
+
+    /// The earliest child of a place. Which one it is nobody can predict, so it is found without branches.
+    #[inline]
+    fn least_child(&self, place: usize) -> Option<usize> {
+        let first = place * CHILDREN + 1;
+        if let Some(&[ref a, ref b, ref c, ref d]) = self.heap.get(first..first + CHILDREN) {
+            let (left, right) = (usize::from(b.key < a.key), 2 + usize::from(d.key < c.key));
+            let later = a.key.min(b.key) > c.key.min(d.key);
+            return Some(first + if later { right } else { left });
+        }
+        (first..self.heap.len()).min_by_key(|child| self.heap[*child].key)
     }
 }
 
