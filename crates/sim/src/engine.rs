@@ -101,7 +101,7 @@ impl<E: Copy> Engine<E> {
     #[inline]
     fn least_child(&self, place: usize) -> Option<usize> {
         let first = place * CHILDREN + 1;
-        if let Some(&[ref a, ref b, ref c, ref d]) = self.heap.get(first..first + CHILDREN) {
+        if let Some([a, b, c, d]) = self.heap.get(first..first + CHILDREN) {
             let (left, right) = (usize::from(b.key < a.key), 2 + usize::from(d.key < c.key));
             let later = a.key.min(b.key) > c.key.min(d.key);
             return Some(first + if later { right } else { left });
