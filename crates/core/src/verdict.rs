@@ -118,6 +118,8 @@ pub enum Reason {
     Chance,
     /// The retry budget is spent, or a layer below said not to retry.
     Budget,
+    /// Too much of what its source gave up is still being worked on.
+    Abandoned,
     /// The gate is closing down.
     Draining,
     /// Every endpoint fails, and is left alone for a while.
@@ -126,7 +128,7 @@ pub enum Reason {
 
 impl Reason {
     /// All reasons.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Delay,
         Self::Rank,
         Self::Downstream,
@@ -142,6 +144,7 @@ impl Reason {
         Self::Throttle,
         Self::Chance,
         Self::Budget,
+        Self::Abandoned,
         Self::Draining,
         Self::Broken,
     ];
@@ -164,6 +167,7 @@ impl Reason {
             Self::Throttle => "throttle",
             Self::Chance => "chance",
             Self::Budget => "budget",
+            Self::Abandoned => "abandoned",
             Self::Draining => "draining",
             Self::Broken => "broken",
         }
@@ -179,7 +183,12 @@ impl Reason {
         match self {
             Self::Delay | Self::Wait | Self::Expired | Self::Infeasible => "ns",
             Self::Rank | Self::Downstream | Self::PushedOut => "ranks",
-            Self::Full | Self::Credit | Self::Budget | Self::Draining | Self::Broken => "requests",
+            Self::Full
+            | Self::Credit
+            | Self::Budget
+            | Self::Abandoned
+            | Self::Draining
+            | Self::Broken => "requests",
             Self::Rate | Self::Quota => "per second",
             Self::Utilization | Self::Throttle | Self::Chance => "of one",
         }
@@ -215,6 +224,7 @@ impl Reason {
             Self::Throttle => "the callee refuses too many, so the caller holds back",
             Self::Chance => "shed at random",
             Self::Budget => "no retry is left",
+            Self::Abandoned => "too much that its source gave up is still being worked on",
             Self::Draining => "closing down",
             Self::Broken => "every endpoint only fails, and is left alone for a while",
         }

@@ -2,9 +2,10 @@
 //!
 //! ```text
 //! arrive ─► Ticket ──await──► Slot ──serve, fail, finish──► (gone)
-//!              │  ▲             │ pause
-//!              │  └── resume ─ Paused
+//!              │  ▲             │ pause        ▲
+//!              │  └── resume ─ Paused           │
 //!              └── Rejection
+//!                       Slot ── abandon ─► Abandoned ── finish ─► (gone)
 //! ```
 //!
 //! A guard dropped at any point cancels: place, slot and credit are free at once, the gate
@@ -16,6 +17,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{self, Poll};
 
+use tidegate_core::gate::Gone;
 use tidegate_core::{Cost, Feedback, Instant, Outcome, Progress, Rejection, RequestId, Span};
 
 use crate::context::Parent;
@@ -224,6 +226,28 @@ impl Slot {
         Paused { claim: self.claim }
     }
 
+    /// The caller has left, and the service goes on with the request. What it holds of the gate is told of by
+    /// [`Abandoned::finish`] when the service is done, and free when that is dropped.
+    pub fn abandon(self) -> Abandoned {
+        let (request, step) = (self.claim.request, self.step);
+        self.claim.shared.step(|state, now| {
+            state.gate.on_step(now, request, step);
+            state.gate.abandon(now, request, Gone::Kept);
+        });
+        Abandoned { claim: self.claim }
+    }
+
+    /// The caller has left, the service may go on with the request, and nobody will hear when it is done: the
+    /// slot is free after as long as requests take.
+    pub fn lose(mut self) {
+        self.claim.phase = Phase::Over;
+        let (request, step) = (self.claim.request, self.step);
+        self.claim.shared.step(|state, now| {
+            state.gate.on_step(now, request, step);
+            state.gate.abandon(now, request, Gone::Lost);
+        });
+    }
+
     /// Whether the gate asks for a cheaper answer.
     pub fn degraded(&self) -> bool {
         self.degraded
@@ -246,6 +270,21 @@ impl Slot {
             let cost = now.since(started).max(Span::from_nanos(1));
             state.end(now, request, cost, outcome, cost.into());
         });
+    }
+}
+
+/// A request whose caller has left, while the service works on it.
+#[must_use = "abandoned work that is dropped frees its slot"]
+pub struct Abandoned {
+    claim: Claim,
+}
+
+impl Abandoned {
+    /// The service is done with it.
+    pub fn finish(mut self, outcome: Outcome, cost: Cost) {
+        self.claim.phase = Phase::Over;
+        let request = self.claim.request;
+        self.claim.shared.step(|state, now| state.end(now, request, Span::ZERO, outcome, cost));
     }
 }
 
@@ -284,6 +323,12 @@ impl fmt::Debug for Slot {
             .field("request", &self.claim.request)
             .field("started", &self.started)
             .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Abandoned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Abandoned").field("request", &self.claim.request).finish_non_exhaustive()
     }
 }
 

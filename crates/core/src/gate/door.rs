@@ -1,6 +1,6 @@
 //! The door: how a request gets in, and how one that waits is turned out again.
 //!
-//! In this order: closing down, deadline passed, downstream cursor, the limits, the policy, the
+//! In this order: closing down, deadline passed, abandoned work to be waited for, downstream cursor, the limits, the policy, the
 //! bounds of the gate itself. What the policy let in but a bound refuses is a request that left, for
 //! the policy; and limits get back what they took from whoever was refused after them.
 
@@ -32,6 +32,7 @@ impl Gate {
             let late = now.since(context.deadline).as_nanos_f64();
             return Err(Rejection::new(Reason::Expired, late, 0.0, Advice::Never));
         }
+        self.owes(now, context)?;
         if let Some(cursor) = self.downstream.refuses(now, context, &mut self.cx.rng) {
             let (rank, ranks) = (f64::from(context.rank.key()), f64::from(cursor.ranks()));
             return Err(Rejection::new(Reason::Downstream, rank, ranks, Advice::Never));

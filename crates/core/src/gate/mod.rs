@@ -11,13 +11,14 @@
 //!            ┌────────── refuse ──────────┐
 //! arrive ────┤                            │
 //!            ├─► Waiting ──dispatch──► Running ──finish──► (gone)
-//!                   ▲  └─ cancel, expire,   │ pause
-//!                   │     push out          ▼
+//!                   ▲  └─ cancel, expire,  │ │ abandon       ▲
+//!                   │     push out  pause │ └─► Abandoned ──┘
 //!                   └──────── resume ──── Paused
 //! ```
 //!
 //! With rates by workflow, a request may first wait for its turn at the limiter (`Limited`).
 
+mod abandoned;
 mod change;
 mod config;
 mod door;
@@ -47,6 +48,8 @@ use crate::time::{Instant, Span, float, whole};
 use crate::verdict::{Advice, Outcome, Reason, Rejection, Verdict};
 use crate::workflow::RateControl;
 
+use abandoned::Abandoned;
+pub use abandoned::Gone;
 pub use config::GateConfig;
 pub use downstream::CalleeId;
 use downstream::Downstream;
@@ -103,7 +106,9 @@ pub struct Gate {
     /// Whether one was concluded since callers last were told what came of it.
     settled: bool,
     entries: Slab<Entry>,
+    /// Slots that are taken, be it by abandoned work.
     running: u32,
+    abandoned: Abandoned,
     /// The first stage, if there is any.
     limits: Option<Box<Limits>>,
     schedule: Box<dyn Scheduler>,
@@ -188,6 +193,10 @@ enum State {
     Waiting,
     Running,
     Paused,
+    /// Its caller has left, and it holds its slot all the same.
+    Abandoned,
+    /// The same, without a slot: the driver still waits for its answer.
+    Forgotten,
     /// Its refusal waits in `due`. Only when that is drained may its place be used again, so
     /// that a driver can keep payloads by place.
     Refused,
@@ -208,6 +217,7 @@ impl Gate {
             settled: false,
             entries: Slab::default(),
             running: 0,
+            abandoned: Abandoned::default(),
             limits: Limits::build(&config.limits, now),
             schedule: config.schedule.build(),
             admission,
@@ -286,16 +296,21 @@ impl Gate {
         let Some(entry) = self.entries.get_mut(id) else {
             return self.ignore(now, Misuse::UnknownId);
         };
-        if entry.state == State::Running {
-            entry.request.attained += now.since(entry.started);
-            self.running -= 1;
-            self.backlog.on_free(self.running);
-            if let Some(control) = &mut self.control {
-                control.free_slot(now, entry.request.context.workflow);
+        match entry.state {
+            State::Running | State::Abandoned => {
+                entry.request.attained += now.since(entry.started);
+                let (state, workflow) = (entry.state, entry.request.context.workflow);
+                self.free_slot(now, workflow);
+                if state == State::Abandoned {
+                    self.clear_abandoned(now, id);
+                }
             }
-        } else if entry.state != State::Paused {
-            return self.ignore(now, Misuse::WrongState);
+            State::Paused | State::Forgotten => {}
+            State::Limited | State::Waiting | State::Refused => {
+                return self.ignore(now, Misuse::WrongState);
+            }
         }
+        let Some(entry) = self.entries.get(id) else { return };
         let request = &entry.request;
         let held = request.attained;
         if outcome == Outcome::Serve {
@@ -348,7 +363,7 @@ impl Gate {
                 self.entries.remove(id);
             }
             Some(State::Refused) => drop(self.entries.remove(id)),
-            Some(State::Running | State::Paused) => {
+            Some(State::Running | State::Paused | State::Abandoned | State::Forgotten) => {
                 let done = self.done_so_far(now, id);
                 self.finish(now, id, Outcome::Cancel, done);
             }
@@ -377,12 +392,18 @@ impl Gate {
                 entry.request.attained += step;
                 entry.request.cost =
                     Cost(entry.request.cost.0.saturating_sub(step.as_nanos()).max(1));
-                self.running -= 1;
-                self.backlog.on_free(self.running);
-                if let Some(control) = &mut self.control {
-                    control.free_slot(now, entry.request.context.workflow);
-                }
+                let workflow = entry.request.context.workflow;
+                self.free_slot(now, workflow);
             }
+        }
+    }
+
+    /// A slot that a request of `workflow` held is free.
+    fn free_slot(&mut self, now: Instant, workflow: Workflow) {
+        self.running -= 1;
+        self.backlog.on_free(self.running);
+        if let Some(control) = &mut self.control {
+            control.free_slot(now, workflow);
         }
     }
 
@@ -499,6 +520,9 @@ impl Gate {
         if self.control.is_some() {
             self.release_limited(now);
         }
+        if self.abandoned.held() > 0 {
+            self.expire_abandoned(now);
+        }
         if self.backlog.waiting() > 0 {
             self.start_at_most(now, most);
         }
@@ -535,7 +559,8 @@ impl Gate {
             // Another period may bring another rate, and an earlier turn.
             control.limiter.due().map(|due| due.min(control.period_ends()).max(self.cx.now))
         });
-        self.admission.next_wakeup().into_iter().chain(turn).min()
+        let free = self.abandoned_until().map(|until| until.max(self.cx.now));
+        self.admission.next_wakeup().into_iter().chain(turn).chain(free).min()
     }
 
     /// What to tell `caller` with a response to a request of `workflow`, be it an answer or a
@@ -620,7 +645,7 @@ impl Gate {
 
     /// Gives a slot to a request that was taken from the schedule, unless it is too late for it.
     fn start(&mut self, now: Instant, id: RequestId) {
-        let Some(entry) = self.entries.get_mut(id) else { return };
+        let Some(entry) = self.entries.get(id) else { return };
         let request = &entry.request;
         let sojourn = now.since(request.enqueued);
         let verdict = if request.context.deadline <= now && !self.config.deadlines_are_soft() {
@@ -628,9 +653,12 @@ impl Gate {
             Verdict::Refuse(Rejection::new(Reason::Expired, late, 0.0, Advice::Never))
         } else if request.attained > Span::ZERO {
             Verdict::Admit
+        } else if let Err(rejection) = self.owes(now, &request.context) {
+            Verdict::Refuse(rejection)
         } else {
             self.admission.on_dequeue(&mut self.cx, &self.backlog, request, sojourn)
         };
+        let Some(entry) = self.entries.get_mut(id) else { return };
         match verdict {
             Verdict::Refuse(rejection) | Verdict::Displace(rejection) => {
                 entry.state = State::Refused;
@@ -653,6 +681,8 @@ impl Gate {
                     }
                 }
                 entry.begun = true;
+                let context = entry.request.context;
+                self.note_source(&context);
                 self.dequeue(now, id, true);
                 self.running += 1;
                 self.due.push_back(Due::Start { id, degraded });

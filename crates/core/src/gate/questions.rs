@@ -26,7 +26,7 @@ impl Gate {
         &self.config
     }
 
-    /// Requests that execute.
+    /// Slots that are taken: requests that execute, and [abandoned](Self::abandoned) ones.
     pub fn running(&self) -> u32 {
         self.running
     }
@@ -98,7 +98,9 @@ impl Gate {
             self.backlog.waiting(),
             "everything that waits is counted"
         );
-        assert_eq!(count(State::Running), self.running as usize, "running counts slots in use");
+        let taken = count(State::Running) + count(State::Abandoned);
+        assert_eq!(taken, self.running as usize, "running counts slots in use");
+        assert_eq!(count(State::Abandoned), self.abandoned.held(), "the book is kept");
         if let Some(control) = &self.control {
             assert_eq!(count(State::Limited), control.limiter.len(), "turns are counted");
             control.limiter.invariants();

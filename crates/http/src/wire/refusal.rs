@@ -185,10 +185,10 @@ impl Json {
     }
 }
 
-/// 503 for our overload, 429 for the caller's quota or rate, 504 for a passed deadline.
+/// 503 for our overload, 429 for the caller's quota or rate or what it abandoned, 504 for a passed deadline.
 pub fn status_of(reason: Reason) -> StatusCode {
     match reason {
-        Reason::Quota | Reason::Rate => StatusCode::TOO_MANY_REQUESTS,
+        Reason::Quota | Reason::Rate | Reason::Abandoned => StatusCode::TOO_MANY_REQUESTS,
         Reason::Expired => StatusCode::GATEWAY_TIMEOUT,
         Reason::Delay
         | Reason::Rank

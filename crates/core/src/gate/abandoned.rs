@@ -1,0 +1,385 @@
+//! The book of abandoned work: requests whose callers have left while the service goes on with them.
+//!
+//! Most services do not notice that a caller has left; they work on. If the slot were free at once, a
+//! client that connects, asks and leaves would fill the service while the gate believes it idle. So what
+//! was sent and abandoned keeps its slot, until the service has answered ([`Gone::Kept`]: the driver waits for
+//! that) or, where nobody will hear of it ([`Gone::Lost`]), for as long as requests take.
+//!
+//! The book must not become a weapon either. Its bounds:
+//!
+//! 1. A place in it lasts for one objective at most: what hangs does not hold slots for ever.
+//! 2. All together have at most half of the slots, one at least. Beyond that the earliest gives way.
+//! 3. One *source* (a user's rank, or the caller's id) may have no more in it than its part of that half, and while
+//!    it has as many nothing else of it starts.
+//! 4. Cancellations are charged to who cancels: for the time that the service worked for it in vain, it is turned
+//!    away long enough to have had no more than half of its fair share, for one objective at most. The fair share is that of one
+//!    of the sources that were started lately.
+
+use std::collections::BTreeMap;
+
+use super::{Gate, State, time_left};
+use crate::context::{CallerId, Context};
+use crate::event::Misuse;
+use crate::meter::Cost;
+use crate::request::RequestId;
+use crate::time::{Instant, Span};
+use crate::verdict::{Advice, Outcome, Reason, Rejection};
+
+/// Whether somebody will tell when the service is done with abandoned work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gone {
+    /// The driver waits for the answer, and tells it by [`Gate::finish`].
+    Kept,
+    /// Nobody will: the gate guesses.
+    Lost,
+}
+
+/// Requests started lately whose sources count as present.
+const RECENT: usize = 64;
+/// Sources that are remembered: more than can be in the book, as each has a slot there.
+const SOURCES: usize = 1024;
+/// How long a place in the book lasts where the policy has no objective.
+const WITHOUT_OBJECTIVE: Span = Span::from_secs(1);
+
+/// Who is behind a request, as far as anybody knows: nobody in particular is `None`.
+fn source_of(context: &Context) -> Option<u64> {
+    match context.caller {
+        CallerId::UNKNOWN if context.lot => None,
+        CallerId::UNKNOWN => Some(u64::from(context.rank.key())),
+        CallerId(caller) => Some(caller | 1 << 63),
+    }
+}
+
+/// Abandoned work that holds slots, and who is charged for it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Abandoned {
+    /// In the order in which it was abandoned.
+    book: Vec<Booked>,
+    accounts: BTreeMap<u64, Account>,
+    /// Sources of requests started lately, none in places that were never used.
+    recent: Vec<Option<u64>>,
+    next: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Booked {
+    id: RequestId,
+    source: Option<u64>,
+    gone: Gone,
+    until: Instant,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Account {
+    booked: u32,
+    /// Until then it is turned away.
+    until: Instant,
+}
+
+impl Abandoned {
+    /// Slots that it holds.
+    pub(super) fn held(&self) -> usize {
+        self.book.len()
+    }
+
+    fn on_start(&mut self, context: &Context) {
+        let source = source_of(context);
+        if self.recent.len() < RECENT {
+            self.recent.push(source);
+        } else {
+            self.recent[self.next] = source;
+            self.next = (self.next + 1) % RECENT;
+        }
+    }
+
+    /// Sources that were started lately, at least one.
+    fn present(&self) -> usize {
+        let mut sources: Vec<u64> = self.recent.iter().flatten().copied().collect();
+        sources.sort_unstable();
+        sources.dedup();
+        sources.len().max(1)
+    }
+
+    /// How many one source may have in the book, of so many slots.
+    fn part(&self, slots: u32) -> u32 {
+        let sources = self.accounts.values().filter(|account| account.booked > 0).count();
+        (half(slots) / sources.max(1) as u32).max(1)
+    }
+
+    fn remove(&mut self, id: RequestId) -> Option<Booked> {
+        let at = self.book.iter().position(|booked| booked.id == id)?;
+        Some(self.take(at))
+    }
+
+    fn take(&mut self, at: usize) -> Booked {
+        let booked = self.book.remove(at);
+        if let Some(account) = booked.source.and_then(|source| self.accounts.get_mut(&source)) {
+            account.booked -= 1;
+        }
+        booked
+    }
+
+    /// What it held was abandoned work of this source for so long.
+    fn charge(&mut self, now: Instant, source: Option<u64>, held: Span, slots: u32, most: Span) {
+        let parts = 2.0 * self.present() as f64 / f64::from(slots) - 1.0;
+        let Some(account) = source.and_then(|source| self.accounts.get_mut(&source)) else {
+            return;
+        };
+        let away = held.scale(parts.max(0.0)).min(most);
+        account.until = account.until.max(now + away);
+    }
+}
+
+/// So many slots may be taken by abandoned work.
+fn half(slots: u32) -> u32 {
+    slots.div_ceil(2)
+}
+
+impl Gate {
+    /// The caller of a request that runs has left, and the service goes on with it. Its slot is
+    /// free when the service is done, as far as that can be known, but not much later than requests take. Those that do not run are
+    /// cancelled.
+    pub fn abandon(&mut self, now: Instant, id: RequestId, gone: Gone) {
+        let now = self.advance(now);
+        match self.entries.get(id).map(|entry| entry.state) {
+            Some(State::Running) => self.book(now, id, gone),
+            Some(State::Abandoned) => self.ignore(now, Misuse::WrongState),
+            _ => self.cancel(now, id),
+        }
+    }
+
+    /// Requests that hold a slot although their callers have left.
+    pub fn abandoned(&self) -> usize {
+        self.abandoned.held()
+    }
+
+    fn book(&mut self, now: Instant, id: RequestId, gone: Gone) {
+        let most = self.longest_in_book();
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        entry.state = State::Abandoned;
+        let lasts = match gone {
+            Gone::Kept => most,
+            Gone::Lost => {
+                let typical = Span::from_nanos_f64(self.service.get().unwrap_or(0.0));
+                typical.saturating_sub(now.since(entry.started)).min(most)
+            }
+        };
+        let source = source_of(&entry.request.context);
+        let book = &mut self.abandoned;
+        if let Some(source) = source
+            && (book.accounts.len() < SOURCES || book.accounts.contains_key(&source))
+        {
+            book.accounts.entry(source).or_default().booked += 1;
+        }
+        let source = source.filter(|source| book.accounts.contains_key(source));
+        book.book.push(Booked { id, source, gone, until: now + lasts });
+        if self.abandoned.held() > half(self.limit) as usize {
+            let earliest = self.abandoned.take(0);
+            self.leave_book(now, earliest);
+        }
+    }
+
+    fn longest_in_book(&self) -> Span {
+        self.admission.objective().unwrap_or(WITHOUT_OBJECTIVE)
+    }
+
+    /// Ends what has been in the book for long enough.
+    pub(super) fn expire_abandoned(&mut self, now: Instant) {
+        while let Some(at) = self.abandoned.book.iter().position(|booked| booked.until <= now) {
+            let booked = self.abandoned.take(at);
+            self.leave_book(now, booked);
+        }
+        self.abandoned.accounts.retain(|_, account| account.booked > 0 || account.until > now);
+    }
+
+    /// When the next has.
+    pub(super) fn abandoned_until(&self) -> Option<Instant> {
+        self.abandoned.book.iter().map(|booked| booked.until).min()
+    }
+
+    /// It no longer holds a slot, whether or not the service still works on it.
+    fn leave_book(&mut self, now: Instant, booked: Booked) {
+        self.charge(now, &booked);
+        match booked.gone {
+            Gone::Lost => {
+                let done = self.done_so_far(now, booked.id);
+                self.end_unseen(now, booked.id, done);
+            }
+            Gone::Kept => {
+                let Some(entry) = self.entries.get_mut(booked.id) else { return };
+                entry.state = State::Forgotten;
+                entry.request.attained += now.since(entry.started);
+                let workflow = entry.request.context.workflow;
+                self.free_slot(now, workflow);
+            }
+        }
+    }
+
+    fn end_unseen(&mut self, now: Instant, id: RequestId, done: Cost) {
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.state = State::Running;
+        }
+        self.finish(now, id, Outcome::Cancel, done);
+    }
+
+    fn charge(&mut self, now: Instant, booked: &Booked) {
+        let Some(entry) = self.entries.get(booked.id) else { return };
+        let held = now.since(entry.started);
+        let (slots, most) = (self.limit, self.longest_in_book());
+        self.abandoned.charge(now, booked.source, held, slots, most);
+    }
+
+    /// The service is done with abandoned work that was in the book.
+    pub(super) fn clear_abandoned(&mut self, now: Instant, id: RequestId) {
+        if let Some(booked) = self.abandoned.remove(id) {
+            self.charge(now, &booked);
+        }
+    }
+
+    /// Whether whoever is behind a request has to wait for what it abandoned.
+    pub(super) fn owes(&self, now: Instant, context: &Context) -> Result<(), Rejection> {
+        if self.abandoned.accounts.is_empty() {
+            return Ok(());
+        }
+        let source = source_of(context);
+        let account = source.and_then(|source| self.abandoned.accounts.get(&source));
+        let Some(account) = account else { return Ok(()) };
+        let part = self.abandoned.part(self.limit);
+        if account.booked < part && account.until <= now {
+            return Ok(());
+        }
+        let later = account.until.since(now).max(Span::from_millis(1));
+        let later =
+            if time_left(now, context) > later { Advice::Later(later) } else { Advice::Never };
+        Err(Rejection::new(Reason::Abandoned, f64::from(account.booked), f64::from(part), later))
+    }
+
+    /// A request of this source was started.
+    pub(super) fn note_source(&mut self, context: &Context) {
+        self.abandoned.on_start(context);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admission::{AdmissionConfig, TideConfig};
+    use crate::gate::{Action, GateConfig};
+    use crate::objective::Objective;
+    use crate::rank::Rank;
+    use crate::slots::SlotsConfig;
+
+    const OBJECTIVE: Span = Span::from_millis(100);
+
+    fn gate(slots: u32) -> Gate {
+        let objective = Objective::Given(OBJECTIVE);
+        let admission = AdmissionConfig::Tide(TideConfig { objective, ..TideConfig::default() });
+        let slots = SlotsConfig::fixed(slots);
+        Gate::new(&GateConfig { admission, slots, ..GateConfig::default() }, at(0), 1).unwrap()
+    }
+
+    fn at(millis: u64) -> Instant {
+        Instant::ZERO + Span::from_millis(millis)
+    }
+
+    fn of(user: u16) -> Context {
+        Context { rank: Rank::new(24, user), ..Context::default() }
+    }
+
+    /// Arrives and starts.
+    fn start(gate: &mut Gate, now: Instant, user: u16) -> Option<RequestId> {
+        let id = gate.arrive(now, &of(user)).ok()?;
+        gate.dispatch(now);
+        let started = std::iter::from_fn(|| gate.poll())
+            .any(|action| matches!(action, Action::Start { id: started, .. } if started == id));
+        gate.invariants();
+        started.then_some(id)
+    }
+
+    #[test]
+    fn a_slot_whose_caller_left_is_taken_until_the_service_has_answered() {
+        let mut gate = gate(1);
+        let id = start(&mut gate, at(0), 1).unwrap();
+        gate.abandon(at(3), id, Gone::Kept);
+        assert_eq!((gate.running(), gate.abandoned()), (1, 1));
+        assert_eq!(start(&mut gate, at(4), 2), None, "the service still works");
+        gate.finish(at(5), id, Outcome::Serve, Cost(5));
+        assert_eq!((gate.running(), gate.abandoned()), (0, 0));
+        gate.dispatch(at(5));
+        assert!(matches!(gate.poll(), Some(Action::Start { .. })));
+    }
+
+    #[test]
+    fn what_hangs_holds_its_slot_for_an_objective_and_its_end_does_no_harm() {
+        let mut gate = gate(1);
+        let id = start(&mut gate, at(0), 1).unwrap();
+        gate.abandon(at(3), id, Gone::Kept);
+        assert_eq!(gate.next_wakeup(), Some(at(103)));
+        gate.dispatch(at(103));
+        assert_eq!((gate.running(), gate.abandoned()), (0, 0));
+        let other = start(&mut gate, at(104), 2).unwrap();
+        gate.finish(at(500), id, Outcome::Serve, Cost(5));
+        assert_eq!(gate.running(), 1, "the other one's");
+        gate.finish(at(501), other, Outcome::Serve, Cost(5));
+        gate.invariants();
+        assert!(gate.request(id).is_none() && gate.running() == 0);
+    }
+
+    #[test]
+    fn what_nobody_will_hear_of_ends_when_requests_do() {
+        let mut gate = gate(1);
+        let id = start(&mut gate, at(0), 1).unwrap();
+        gate.finish(at(10), id, Outcome::Serve, Cost(10));
+        let id = start(&mut gate, at(20), 1).unwrap();
+        gate.abandon(at(22), id, Gone::Lost);
+        assert_eq!(gate.next_wakeup(), Some(at(30)));
+        gate.dispatch(at(30));
+        assert!(gate.running() == 0 && gate.request(id).is_none());
+    }
+
+    #[test]
+    fn abandoned_work_has_half_of_the_slots() {
+        let mut gate = gate(4);
+        let ids: Vec<_> = (1..=4).map(|user| start(&mut gate, at(0), user).unwrap()).collect();
+        for id in &ids {
+            gate.abandon(at(1), *id, Gone::Kept);
+            gate.invariants();
+        }
+        assert_eq!((gate.running(), gate.abandoned()), (2, 2));
+        for id in ids {
+            gate.finish(at(2), id, Outcome::Serve, Cost(5));
+        }
+        assert_eq!((gate.running(), gate.abandoned()), (0, 0));
+    }
+
+    #[test]
+    fn who_cancels_much_is_turned_away_and_nobody_else_is() {
+        let mut gate = gate(1);
+        for user in 2..10 {
+            let id = start(&mut gate, at(0), user).unwrap();
+            gate.finish(at(0), id, Outcome::Serve, Cost(5));
+        }
+        let id = start(&mut gate, at(1), 1).unwrap();
+        gate.abandon(at(2), id, Gone::Kept);
+        assert_eq!(gate.arrive(at(3), &of(1)).unwrap_err().reason, Reason::Abandoned);
+        gate.finish(at(6), id, Outcome::Serve, Cost(5));
+        // Nine sources share one slot: after 5 ms of it, half of a fair share is one in eighteen.
+        assert_eq!(gate.arrive(at(80), &of(1)).unwrap_err().reason, Reason::Abandoned);
+        assert!(start(&mut gate, at(81), 2).is_some());
+        assert!(gate.arrive(at(92), &of(1)).is_ok());
+    }
+
+    /// Or a stall in which all callers leave would shut all of them out.
+    #[test]
+    fn nobody_is_turned_away_for_longer_than_an_objective() {
+        let mut gate = gate(1);
+        for user in 2..60 {
+            let id = start(&mut gate, at(0), user).unwrap();
+            gate.finish(at(0), id, Outcome::Serve, Cost(5));
+        }
+        let id = start(&mut gate, at(1), 1).unwrap();
+        gate.abandon(at(80), id, Gone::Kept);
+        gate.finish(at(400), id, Outcome::Serve, Cost(5));
+        assert!(gate.arrive(at(501), &of(1)).is_ok());
+    }
+}
