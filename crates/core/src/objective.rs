@@ -4,18 +4,20 @@
 //! of it. Few people know theirs, and a wrong one is expensive: too short refuses what bursts would
 //! have been served, too long lets every request wait. So, unless it is given:
 //!
-//! 1. The objective is [`FACTOR`] × the *unloaded* mean time that a request holds its slot, plus the
-//!    round trip if the driver tells it, and at least [`FLOOR`]: room for a burst of some twenty
-//!    requests per slot, and no less than a timer, a garbage collection or a busy neighbour takes.
+//! 1. The objective is [`FACTOR`] × the *unloaded* mean time that a request holds its slot, but no less than
+//!    twice what ninety-nine in a hundred take, plus the round trip if the driver tells it, and at least
+//!    [`FLOOR`]: no less than a timer, a garbage collection or a busy neighbour takes.
 //! 2. Where requests come with deadlines it is no longer than what half of them have left when they
 //!    arrive. Deadlines are often mere timeouts, far beyond any good answer, so a longer one does not
 //!    make the objective longer; and it takes half of the traffic to make it shorter. A single request
 //!    with less time left is held to its own deadline by the gate in any case.
-//! 3. Unloaded means that nothing waits, nothing was refused lately, and that a request found and left
+//! 3. Unloaded means that few run. Slots that find themselves run few again and again, to see what throughput
+//!    that costs, and say so ([`Slots::is_quiet`](crate::slots::Slots::is_quiet)): so it is known under any load. Else it means
+//!    that nothing waits, nothing was refused lately, and that a request found and left
 //!    nothing else running, or less than a quarter of the slots. Under load nothing makes the objective
 //!    longer: a service is slow then, and an objective that grew with it would call that normal. But
 //!    requests do not take less time under load, so a [`BATCH`] of them that took less shortens it.
-//! 4. Of a service that is loaded from the start little is known: it is [`CAUTION`] × the mean under
+//! 4. With a fixed number of slots that are never idle little is known: it is [`CAUTION`] × the mean under
 //!    load, if that is longer than what one begins with, until [`FIRST`] requests were unloaded.
 //! 5. A new value is in force when it differs by more than a tenth, so that policies are not moved by
 //!    noise.
@@ -29,17 +31,23 @@ use crate::slots::Finish;
 use crate::time::{ParseSpanError, Span};
 use crate::verdict::Outcome;
 
-/// How many unloaded means the objective is. By judgement: queueing below 90 % load with exponential
-/// service is shorter in all but one case in ten.
-const FACTOR: f64 = 25.0;
+/// How many unloaded means the objective is: what services are asked for that say what they are asked for.
+const FACTOR: f64 = 10.0;
+/// How many times the 99th percentile of unloaded times it is at least: whoever is among the slowest can
+/// still have waited as long as that.
+const TAILS: f64 = 2.0;
+const TAIL: f64 = 0.99;
+/// Step towards that percentile, in means.
+const TAIL_STEP: f64 = 0.1;
 /// The shortest objective that is learned.
 const FLOOR: Span = Span::from_millis(25);
 /// The longest: beyond that a service is not interactive, and its deadlines decide.
 const CEILING: Span = Span::from_secs(60);
 /// The objective before anything was served.
 const START: Span = Span::from_millis(50);
-/// Unloaded requests from which on their mean decides: it is known to 18 % with exponential times.
-const FIRST: f64 = 32.0;
+/// Unloaded requests from which on their mean decides: it is known to a third with exponential times, and
+/// better with each that follows.
+const FIRST: f64 = 8.0;
 /// How many means under load the objective is before that: a service that takes long must not have
 /// everything refused, and one that queues inside must not have its queue called normal.
 const CAUTION: f64 = 4.0;
@@ -134,6 +142,11 @@ pub enum Because {
         /// The unloaded mean.
         mean: Span,
     },
+    /// A multiple of how long the slowest take.
+    Tail {
+        /// What ninety-nine in a hundred take unloaded, at most.
+        tail: Span,
+    },
     /// Half of the requests have no more time than this.
     Deadlines,
 }
@@ -157,6 +170,13 @@ impl fmt::Display for Because {
                     millis(mean)
                 )
             }
+            Self::Tail { tail } => {
+                write!(
+                    f,
+                    "it is {TAILS} times the {:.3} ms that the slowest take unloaded",
+                    millis(tail)
+                )
+            }
             Self::Deadlines => f.write_str("half of the requests have no more time left"),
         }
     }
@@ -175,6 +195,8 @@ fn span(nanos: f64) -> Span {
 pub(crate) struct Learner {
     /// Unloaded mean time that a slot is held, in nanoseconds.
     mean: f64,
+    /// What 99 in 100 of them take at most, in nanoseconds.
+    tail: f64,
     /// Requests that the mean rests on.
     evidence: f64,
     /// Those to come until it is decided anew.
@@ -195,6 +217,7 @@ impl Learner {
     pub(crate) fn new() -> Self {
         Self {
             mean: 0.0,
+            tail: 0.0,
             evidence: 0.0,
             rests: 0,
             loaded: (0, 0.0),
@@ -227,9 +250,9 @@ impl Learner {
         if finish.outcome != Outcome::Serve {
             return None;
         }
-        let others = finish.running.max(finish.beside);
-        let calm = others == 0 || others.saturating_mul(4) < slots;
-        let unloaded = finish.waiting == 0 && !finish.shedding && calm;
+        // What came meanwhile does not count: less comes while short ones run.
+        let calm = finish.beside == 0 || finish.beside.saturating_mul(4) < slots;
+        let unloaded = finish.quiet || calm && !finish.shedding;
         let service = finish.service.as_nanos_f64();
         if !unloaded {
             return self.under_load(service);
@@ -237,6 +260,8 @@ impl Learner {
         self.loaded = (0, 0.0);
         self.evidence += 1.0;
         self.mean += (service - self.mean) * (1.0 / self.evidence).max(GAIN);
+        let step = if service > self.tail { TAIL } else { TAIL - 1.0 };
+        self.tail = (self.tail + TAIL_STEP * self.mean * step).max(0.0);
         if self.rests > 0 {
             self.rests -= 1;
             return None;
@@ -276,7 +301,9 @@ impl Learner {
             return None;
         }
         let mean = self.mean;
-        let by_service = (mean * FACTOR + self.round_trip).min(nanos(CEILING));
+        let tail = self.tail;
+        let by_tail = TAILS * tail;
+        let by_service = ((mean * FACTOR).max(by_tail) + self.round_trip).min(nanos(CEILING));
         // Less than a request takes would refuse everything, whatever is claimed.
         let by_deadlines = if self.left > mean * 2.0 { self.left } else { mean * 2.0 };
         let without_deadlines = by_service.max(nanos(FLOOR));
@@ -285,6 +312,8 @@ impl Learner {
                 Because::Deadlines
             } else if by_service < nanos(FLOOR) {
                 Because::Floor { mean: span(mean) }
+            } else if by_tail > mean * FACTOR {
+                Because::Tail { tail: span(tail) }
             } else {
                 Because::Service { mean: span(mean) }
             }
@@ -326,6 +355,9 @@ mod tests {
             beside: 0,
             waiting: 0,
             shedding: false,
+            quiet: false,
+            late: false,
+            crowded: false,
         }
     }
 

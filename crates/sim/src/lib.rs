@@ -15,6 +15,7 @@ pub mod ideal;
 pub mod measure;
 pub mod network;
 pub mod node;
+pub mod plain;
 pub mod plan;
 pub mod random;
 pub mod report;

@@ -5,22 +5,23 @@
 //! was sent and abandoned keeps its slot, until the service has answered ([`Gone::Kept`]: the driver waits for
 //! that) or, where nobody will hear of it ([`Gone::Lost`]), for as long as requests take.
 //!
-//! The book must not become a weapon either. Its bounds:
+//! What is kept has no other bound in time than the driver's: whoever frees the slots of a service that is full of
+//! abandoned work fills it further, and it never recovers. A client that stays could hold a slot for as
+//! long. But the book must not become a weapon either:
 //!
-//! 1. A place in it lasts for one objective at most: what hangs does not hold slots for ever.
-//! 2. All together have at most half of the slots, one at least. Beyond that the earliest gives way.
-//! 3. One *source* (a user's rank, or the caller's id) may have no more in it than its part of that half, and while
-//!    it has as many nothing else of it starts.
-//! 4. Cancellations are charged to who cancels: for the time that the service worked for it in vain, it is turned
-//!    away long enough to have had no more than half of its fair share, for one objective at most. The fair share is that of one
-//!    of the sources that were started lately.
+//! 1. One *source* (a user's rank, or the caller's id) may have no more in it than its part of half of the slots, one at
+//!    least, and while it has as many nothing else of it starts.
+//! 2. Cancellations are charged to who cancels: for the time that the service worked for it in vain, it is turned
+//!    away long enough to have had no more than half of its fair share, for one objective at most. The fair share is that of
+//!    one of the sources that were started lately.
+//! 3. What was lost holds a slot for one objective at most, and all of it together half of the slots: beyond that the
+//!    earliest gives way.
 
 use std::collections::BTreeMap;
 
 use super::{Gate, State, time_left};
 use crate::context::{CallerId, Context};
 use crate::event::Misuse;
-use crate::meter::Cost;
 use crate::request::RequestId;
 use crate::time::{Instant, Span};
 use crate::verdict::{Advice, Outcome, Reason, Rejection};
@@ -38,7 +39,7 @@ pub enum Gone {
 const RECENT: usize = 64;
 /// Sources that are remembered: more than can be in the book, as each has a slot there.
 const SOURCES: usize = 1024;
-/// How long a place in the book lasts where the policy has no objective.
+/// How long what was lost holds a slot at most where the policy has no objective.
 const WITHOUT_OBJECTIVE: Span = Span::from_secs(1);
 
 /// Who is behind a request, as far as anybody knows: nobody in particular is `None`.
@@ -65,7 +66,7 @@ pub(super) struct Abandoned {
 struct Booked {
     id: RequestId,
     source: Option<u64>,
-    gone: Gone,
+    /// When its slot is free even if nobody tells: never, if somebody will.
     until: Instant,
 }
 
@@ -77,6 +78,17 @@ struct Account {
 }
 
 impl Abandoned {
+    fn enter(&mut self, booked: Booked) {
+        let Booked { source, .. } = booked;
+        if let Some(source) = source
+            && (self.accounts.len() < SOURCES || self.accounts.contains_key(&source))
+        {
+            self.accounts.entry(source).or_default().booked += 1;
+        }
+        let source = source.filter(|source| self.accounts.contains_key(source));
+        self.book.push(Booked { source, ..booked });
+    }
+
     /// Slots that it holds.
     pub(super) fn held(&self) -> usize {
         self.book.len()
@@ -108,15 +120,11 @@ impl Abandoned {
 
     fn remove(&mut self, id: RequestId) -> Option<Booked> {
         let at = self.book.iter().position(|booked| booked.id == id)?;
-        Some(self.take(at))
-    }
-
-    fn take(&mut self, at: usize) -> Booked {
         let booked = self.book.remove(at);
         if let Some(account) = booked.source.and_then(|source| self.accounts.get_mut(&source)) {
             account.booked -= 1;
         }
-        booked
+        Some(booked)
     }
 
     /// What it held was abandoned work of this source for so long.
@@ -157,25 +165,21 @@ impl Gate {
         let most = self.longest_in_book();
         let Some(entry) = self.entries.get_mut(id) else { return };
         entry.state = State::Abandoned;
-        let lasts = match gone {
-            Gone::Kept => most,
+        let until = match gone {
+            Gone::Kept => Instant::FAR,
             Gone::Lost => {
                 let typical = Span::from_nanos_f64(self.service.get().unwrap_or(0.0));
-                typical.saturating_sub(now.since(entry.started)).min(most)
+                now + typical.saturating_sub(now.since(entry.started)).min(most)
             }
         };
         let source = source_of(&entry.request.context);
-        let book = &mut self.abandoned;
-        if let Some(source) = source
-            && (book.accounts.len() < SOURCES || book.accounts.contains_key(&source))
+        self.abandoned.enter(Booked { id, source, until });
+        let lost = |booked: &Booked| booked.until < Instant::FAR;
+        if self.abandoned.book.iter().filter(|booked| lost(booked)).count()
+            > half(self.limit) as usize
+            && let Some(earliest) = self.abandoned.book.iter().position(lost)
         {
-            book.accounts.entry(source).or_default().booked += 1;
-        }
-        let source = source.filter(|source| book.accounts.contains_key(source));
-        book.book.push(Booked { id, source, gone, until: now + lasts });
-        if self.abandoned.held() > half(self.limit) as usize {
-            let earliest = self.abandoned.take(0);
-            self.leave_book(now, earliest);
+            self.let_go(now, earliest);
         }
     }
 
@@ -183,42 +187,24 @@ impl Gate {
         self.admission.objective().unwrap_or(WITHOUT_OBJECTIVE)
     }
 
-    /// Ends what has been in the book for long enough.
+    /// Ends what was lost, when requests do.
     pub(super) fn expire_abandoned(&mut self, now: Instant) {
         while let Some(at) = self.abandoned.book.iter().position(|booked| booked.until <= now) {
-            let booked = self.abandoned.take(at);
-            self.leave_book(now, booked);
+            self.let_go(now, at);
         }
         self.abandoned.accounts.retain(|_, account| account.booked > 0 || account.until > now);
     }
 
-    /// When the next has.
+    /// When the next of them does.
     pub(super) fn abandoned_until(&self) -> Option<Instant> {
-        self.abandoned.book.iter().map(|booked| booked.until).min()
+        let until = self.abandoned.book.iter().map(|booked| booked.until).min()?;
+        (until < Instant::FAR).then_some(until)
     }
 
-    /// It no longer holds a slot, whether or not the service still works on it.
-    fn leave_book(&mut self, now: Instant, booked: Booked) {
-        self.charge(now, &booked);
-        match booked.gone {
-            Gone::Lost => {
-                let done = self.done_so_far(now, booked.id);
-                self.end_unseen(now, booked.id, done);
-            }
-            Gone::Kept => {
-                let Some(entry) = self.entries.get_mut(booked.id) else { return };
-                entry.state = State::Forgotten;
-                entry.request.attained += now.since(entry.started);
-                let workflow = entry.request.context.workflow;
-                self.free_slot(now, workflow);
-            }
-        }
-    }
-
-    fn end_unseen(&mut self, now: Instant, id: RequestId, done: Cost) {
-        if let Some(entry) = self.entries.get_mut(id) {
-            entry.state = State::Running;
-        }
+    /// Nobody knows whether the service still works on it.
+    fn let_go(&mut self, now: Instant, at: usize) {
+        let id = self.abandoned.book[at].id;
+        let done = self.done_so_far(now, id);
         self.finish(now, id, Outcome::Cancel, done);
     }
 
@@ -265,6 +251,7 @@ mod tests {
     use super::*;
     use crate::admission::{AdmissionConfig, TideConfig};
     use crate::gate::{Action, GateConfig};
+    use crate::meter::Cost;
     use crate::objective::Objective;
     use crate::rank::Rank;
     use crate::slots::SlotsConfig;
@@ -310,22 +297,6 @@ mod tests {
     }
 
     #[test]
-    fn what_hangs_holds_its_slot_for_an_objective_and_its_end_does_no_harm() {
-        let mut gate = gate(1);
-        let id = start(&mut gate, at(0), 1).unwrap();
-        gate.abandon(at(3), id, Gone::Kept);
-        assert_eq!(gate.next_wakeup(), Some(at(103)));
-        gate.dispatch(at(103));
-        assert_eq!((gate.running(), gate.abandoned()), (0, 0));
-        let other = start(&mut gate, at(104), 2).unwrap();
-        gate.finish(at(500), id, Outcome::Serve, Cost(5));
-        assert_eq!(gate.running(), 1, "the other one's");
-        gate.finish(at(501), other, Outcome::Serve, Cost(5));
-        gate.invariants();
-        assert!(gate.request(id).is_none() && gate.running() == 0);
-    }
-
-    #[test]
     fn what_nobody_will_hear_of_ends_when_requests_do() {
         let mut gate = gate(1);
         let id = start(&mut gate, at(0), 1).unwrap();
@@ -338,18 +309,22 @@ mod tests {
     }
 
     #[test]
-    fn abandoned_work_has_half_of_the_slots() {
-        let mut gate = gate(4);
-        let ids: Vec<_> = (1..=4).map(|user| start(&mut gate, at(0), user).unwrap()).collect();
-        for id in &ids {
-            gate.abandon(at(1), *id, Gone::Kept);
-            gate.invariants();
+    fn what_was_lost_has_half_of_the_slots_and_what_is_kept_all_it_had() {
+        for (gone, left) in [(Gone::Lost, 2), (Gone::Kept, 4)] {
+            let mut gate = gate(4);
+            let done = start(&mut gate, at(0), 9).unwrap();
+            gate.finish(at(50), done, Outcome::Serve, Cost(5));
+            let ids: Vec<_> = (1..=4).map(|user| start(&mut gate, at(60), user).unwrap()).collect();
+            for id in &ids {
+                gate.abandon(at(61), *id, gone);
+                gate.invariants();
+            }
+            assert_eq!((gate.running(), gate.abandoned()), (left, left as usize));
+            for id in ids {
+                gate.finish(at(62), id, Outcome::Serve, Cost(5));
+            }
+            assert_eq!((gate.running(), gate.abandoned()), (0, 0));
         }
-        assert_eq!((gate.running(), gate.abandoned()), (2, 2));
-        for id in ids {
-            gate.finish(at(2), id, Outcome::Serve, Cost(5));
-        }
-        assert_eq!((gate.running(), gate.abandoned()), (0, 0));
     }
 
     #[test]

@@ -86,7 +86,7 @@ impl Gate {
         self.ranks = needs.ranks.then(RankIndex::default);
         self.unranked.clear();
         self.backlog = Backlog::new(needs.ages);
-        self.backlog.set_other_stages(self.driver_stages, self.slots.excess());
+        self.backlog.set_stages_before(self.driver_stages);
         self.backlog.on_free(self.running);
         for request in waiting {
             let weight = self.costs.weight(request.cost);

@@ -141,7 +141,10 @@ impl Gate {
                 Advice::Elsewhere,
             ));
         }
-        if context.deadline < Instant::FAR && !self.config.deadlines_are_soft() {
+        // Who finds a free slot is not refused for what others took: if nobody were let in, nothing would show that it has
+        // changed.
+        let free = waiting == 0 && self.running < self.limit;
+        if context.deadline < Instant::FAR && !free && !self.config.deadlines_are_soft() {
             // The wait can be predicted only where order is that of arrival.
             let wait = if self.schedule.keeps_arrival_order() {
                 self.backlog.predicted_wait()

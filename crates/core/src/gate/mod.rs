@@ -41,7 +41,7 @@ use crate::request::{Cx, Request, RequestId};
 use crate::retry::AttemptHistogram;
 use crate::rng::mix;
 use crate::schedule::Scheduler;
-use crate::signal::{Backlog, Ewma};
+use crate::signal::{Backlog, Ewma, allowed};
 use crate::slab::Slab;
 use crate::slots::{Finish, Slots};
 use crate::time::{Instant, Span, float, whole};
@@ -195,8 +195,6 @@ enum State {
     Paused,
     /// Its caller has left, and it holds its slot all the same.
     Abandoned,
-    /// The same, without a slot: the driver still waits for its answer.
-    Forgotten,
     /// Its refusal waits in `due`. Only when that is drained may its place be used again, so
     /// that a driver can keep payloads by place.
     Refused,
@@ -305,7 +303,7 @@ impl Gate {
                     self.clear_abandoned(now, id);
                 }
             }
-            State::Paused | State::Forgotten => {}
+            State::Paused => {}
             State::Limited | State::Waiting | State::Refused => {
                 return self.ignore(now, Misuse::WrongState);
             }
@@ -327,13 +325,19 @@ impl Gate {
         if let Some(control) = &mut self.control {
             control.on_finish(request.context.workflow, cost, now.since(entry.admitted));
         }
+        let objective = self.admission.objective().unwrap_or(Span::MAX);
         self.admission.on_finish(&mut self.cx, &self.backlog, request, outcome, cost);
+        let allowed = allowed(request, objective);
+        let late = now.since(request.arrived) >= allowed;
         let finish = Finish {
             service: held,
             outcome,
+            late,
+            crowded: late && held > allowed.scale(0.5),
             running: self.running,
             beside: entry.beside,
             waiting: self.backlog.waiting(),
+            quiet: self.slots.is_quiet(),
             shedding: std::mem::take(&mut self.shedding),
         };
         self.cx.events.push(now, || {
@@ -363,7 +367,7 @@ impl Gate {
                 self.entries.remove(id);
             }
             Some(State::Refused) => drop(self.entries.remove(id)),
-            Some(State::Running | State::Paused | State::Abandoned | State::Forgotten) => {
+            Some(State::Running | State::Paused | State::Abandoned) => {
                 let done = self.done_so_far(now, id);
                 self.finish(now, id, Outcome::Cancel, done);
             }
@@ -482,7 +486,7 @@ impl Gate {
     pub fn on_stage_delay(&mut self, now: Instant, delay: Span) {
         self.advance(now);
         self.driver_stages = delay;
-        self.backlog.set_other_stages(delay, self.slots.excess());
+        self.backlog.set_stages_before(delay);
     }
 
     /// How long a message to a caller and back takes, where the driver knows: part of an objective
@@ -614,14 +618,13 @@ impl Gate {
     /// What a finish says about how many may run at once.
     #[inline(never)] // Most gates have a fixed number.
     fn adapt_slots(&mut self, now: Instant, finish: Finish) {
-        let objective = self.admission.objective().unwrap_or_default();
-        self.slots.on_finish(now, &finish, objective);
+        self.slots.on_finish(now, &finish);
+        self.backlog.set_held_back(self.slots.is_trying());
         let slots = self.slots.limit();
         if slots != self.limit {
             self.limit = slots;
             self.cx.events.push(now, || Event::Slots { slots });
         }
-        self.backlog.set_other_stages(self.driver_stages, self.slots.excess());
     }
 
     /// Those who deserve a message after what was settled.

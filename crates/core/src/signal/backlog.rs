@@ -44,16 +44,16 @@ pub struct Backlog {
     /// The weight of what waits, by place, and its sum.
     weights: Vec<Weight>,
     queued: u64,
-    /// Requests that run.
+    /// Requests that run, and whether fewer may than usual.
     running: u32,
+    held_back: bool,
     /// The last dequeue, or the moment the queue became non-empty.
     head_since: Instant,
     /// Since when the gate has been saturated, reset at each start.
     saturated_since: Option<Instant>,
     drain: Drain,
-    /// Delay of the stages before this queue and behind it, summed.
+    /// Delay of the stages before this queue, summed.
     before: Span,
-    behind: Span,
     ages: Option<Ages>,
 }
 
@@ -73,11 +73,11 @@ impl Backlog {
             weights: Vec::new(),
             queued: 0,
             running: 0,
+            held_back: false,
             head_since: Instant::ZERO,
             saturated_since: None,
             drain: Drain::default(),
             before: Span::ZERO,
-            behind: Span::ZERO,
             ages: ages.then(Ages::default),
         }
     }
@@ -99,14 +99,14 @@ impl Backlog {
 
     /// The delay at `now`; zero when nothing waits anywhere.
     pub fn delay(&self, now: Instant, signal: DelaySignal) -> Span {
-        self.here(now, signal) + self.before + self.behind
+        self.here(now, signal) + self.before
     }
 
     /// How old a request that came at `arrived` and joins the queue now will be when its turn comes.
     /// Its own time in the stages before the queue is part of that, the delay of those who are still
     /// there is not.
     pub fn age_at_start(&self, now: Instant, arrived: Instant) -> Span {
-        now.since(arrived) + self.here(now, DelaySignal::Drain) + self.behind
+        now.since(arrived) + self.here(now, DelaySignal::Drain)
     }
 
     fn here(&self, now: Instant, signal: DelaySignal) -> Span {
@@ -117,9 +117,23 @@ impl Backlog {
         }
     }
 
-    /// Reports the delay of the stages before this queue (kernel, parser) and behind it.
-    pub(crate) fn set_other_stages(&mut self, before: Span, behind: Span) {
-        (self.before, self.behind) = (before, behind);
+    /// Requests that run.
+    pub fn running(&self) -> u32 {
+        self.running
+    }
+
+    /// Whether fewer may run for a moment than the service can take: what is served meanwhile is not what it can do.
+    pub fn is_held_back(&self) -> bool {
+        self.held_back
+    }
+
+    pub(crate) fn set_held_back(&mut self, held_back: bool) {
+        self.held_back = held_back;
+    }
+
+    /// Reports the delay of the stages before this queue (kernel, parser).
+    pub(crate) fn set_stages_before(&mut self, delay: Span) {
+        self.before = delay;
     }
 
     #[inline(always)] // Every request comes here.
@@ -228,7 +242,7 @@ mod tests {
         let mut backlog = Backlog::new(false);
         backlog.on_enqueue(at(10), 0, at(10), Weight::ONE);
         assert_eq!(backlog.delay(at(60), DelaySignal::Drain), Span::from_micros(50));
-        backlog.set_other_stages(Span::from_micros(7), Span::from_micros(1));
+        backlog.set_stages_before(Span::from_micros(8));
         assert_eq!(backlog.delay(at(60), DelaySignal::Drain), Span::from_micros(58));
     }
 
@@ -237,9 +251,9 @@ mod tests {
     fn time_in_the_stages_before_is_counted_once() {
         let mut backlog = Backlog::new(false);
         backlog.on_enqueue(at(10), 0, at(3), Weight::ONE);
-        backlog.set_other_stages(Span::from_micros(20), Span::from_micros(4));
-        // It came 20 µs ago, the queue stands for 50, and 4 more are lost behind it.
-        assert_eq!(backlog.age_at_start(at(60), at(40)), Span::from_micros(74));
+        backlog.set_stages_before(Span::from_micros(20));
+        // It came 20 µs ago, and the queue stands for 50.
+        assert_eq!(backlog.age_at_start(at(60), at(40)), Span::from_micros(70));
     }
 
     #[test]

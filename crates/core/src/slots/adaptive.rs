@@ -1,303 +1,335 @@
-//! A number of slots that finds itself.
+//! A number of slots that finds itself: the knee of throughput over concurrency.
 //!
 //! The right number is the smallest that keeps the service busy. With fewer it idles; with more,
-//! requests queue inside the service, where they cannot be reordered, refused or even seen, and the
-//! gate's own queue is empty just when it should tell of an overload. The right number depends on
-//! cores, locks, pools and on what those behind the service do, so it is measured:
+//! requests queue inside the service, where they cannot be reordered, refused or even seen. It
+//! depends on workers, locks, pools and on what those behind the service do, so it is measured:
 //!
-//! 1. Throughput is measured over *windows* of finishes, and only while every slot is in use and
-//!    something waits: at other times it says how much was asked for, not what could be done. The
-//!    first finishes after a move are left out.
-//! 2. **Double** from a small start, while a window brings over 10 % more than the one before. A slow
-//!    service need not fill a window for that: after a second, growth beyond the noise is enough.
-//! 3. **Seek** the smallest number within 2 % of the best throughput. Now and then one window is a
-//!    *trial* with fewer or more slots; what windows say is kept per number (`curve.rs`), and the
-//!    number in force moves when the evidence is beyond noise. Fewer are tried window by window
-//!    until it is clear whether they suffice; then trials are rare.
-//! 4. When a trial with more slots brings over 10 % more, capacity has come back: double again.
-//! 5. Guard (as in Uber's Cinnamon): while numbers of slots and throughput of recent windows vary
-//!    against each other, more slots make it slower, and none are added.
+//! 1. **Double**, from one slot on, while throughput grows by 1.4 and more. At first it may fail to once: few answers
+//!    vary, and to double once too often does no harm.
+//! 2. **Try half** as many for a moment. By how much throughput falls says how many are at work:
+//!    `k/2 × X(k) ÷ X(k/2)` are as many as throughput justifies. If it does not fall, half it is, and half of that is
+//!    tried next. If it halves, there is no knee yet, and the number is doubled again.
+//! 3. **Settle** for half as many again as are at work, so that no worker waits for its next request. With w workers
+//!    that is 1.5 w: at half of it they are short by a quarter, which no noise hides. Tries that agree are
+//!    averaged; one that does not begins anew.
+//! 4. **Rest** for longer and longer, up to 64 times as long as a try takes, while tries agree; for less
+//!    and less while they do not. Who answers suddenly more or less often than before is tried again at once, and
+//!    so is who answers late although it was asked in time.
 //!
-//! Latency proposes, throughput disposes: how far down a trial goes is guessed from Little's law
-//! (slots × unloaded ÷ present latency are at work, the rest queue), but only measured throughput
-//! decides. A limit that follows latency alone (Vegas, gradient) depends on a baseline which drifts;
-//! here a wrong baseline costs a useless trial. Nothing is ever refused to learn something.
+//! Both sides of a comparison are measured one after the other, and as many answers each, so whatever the
+//! service is like just now is in both. There is no baseline that could drift, and nothing is learned
+//! by refusing. Throughput says how much was asked for, not how much can be done, unless there is
+//! *pressure*: something waits at nine answers in ten, or more than one in a hundred is refused or late (a queue
+//! may be where the gate does not see it). Without pressure nothing moves.
 //!
-//! How small is small enough? What waits behind the gate for a twentieth of the objective needs neither
-//! order nor refusal, and slots that are always taken cost a quick service more than that. So doubling
-//! goes on to as many slots as finish in that time, and they are not given up, unless they make it
-//! slower.
+//! A stall (a garbage collection, a pause, a restart) is one long gap between two answers. It counts no more
+//! than a usual time behind the gate, so that it looks neither like lost capacity nor, when it is over, like
+//! new one.
 //!
-//! What queues behind the gate in spite of all this is reported as [`Slots::excess`]
-//! (`hidden.rs`).
-//!
-//! A window is at least ten turns of every slot long, so this loop is at least ten times slower
-//! than a pool of credits that reacts within about one service time, and the two do not fight.
+//! Laws that follow the least latency (BBR, Vegas, gradients) fail here: before a service whose times vary, the
+//! least is far below the mean, and they end with too few. Those that follow a mean that they learn
+//! under load drift up with their own queue.
 
 use serde::{Deserialize, Serialize};
 
-use super::curve::Curve;
-use super::hidden::Hidden;
 use super::{Finish, Slots};
 use crate::config::Problems;
 use crate::time::{Instant, Span};
 use crate::verdict::Outcome;
 
-/// Finishes per slot in a window.
-const TURNS: u32 = 10;
-/// While doubling, a window need not have all its finishes after so much time with all slots in use: a
-/// slow service would be kept waiting for minutes. It tells less, and growth has to be clearer.
-const PATIENCE: Span = Span::from_secs(1);
-/// Time behind the gate that does no harm, as a share of the objective.
-const HARMLESS: f64 = 0.05;
-/// By how many the finishes without all slots in use may outnumber those with, before a trial is
-/// given up: the load is light, and what it uses must be there for it.
-const HOLES: u32 = 16;
-/// Weight of a window in the covariance: about as many as lie between two trials.
-const COVARIANCE_GAIN: f64 = 1.0 / 16.0;
-/// Covariance, relative to both means, from which on more slots count as harmful. Noise of 6 % with
-/// trials of 25 % stays within ± 0.001.
-const HARMFUL: f64 = -0.002;
+/// Growth of throughput by which doubling goes on: between none and all, as far as few answers can tell.
+const GROWTH: f64 = 1.4;
+/// Answers by which it is judged while nothing is known, and two per slot at least. With each thing that is found there
+/// are twice as many, up to so many times: exponential times vary throughput by a twelfth then. If all that takes less
+/// than half a second they are four times as many: what else is on the machine takes turns within a tenth of a second.
+const FEW: u32 = 16;
+const SURE: u32 = 3;
+const TURNS: Span = Span::from_millis(250);
+/// Answers after a change that began before it, per slot: the first ones are the short ones, too.
+const SKIP: f64 = 1.5;
+/// Slots for each one that throughput justifies.
+const ROOM: f64 = 1.5;
+/// Longest rest, in tries: half as many slots as there should be for a sixty-fourth of the time lose half a
+/// point at most. It becomes so many times as long after a try that agrees with those before, and as much shorter after one
+/// that does not.
+const REST: u32 = 64;
+const LONGER: u32 = 4;
+/// Growth of throughput from half of the slots to all, as a share of the growth of slots, beyond which there is no knee
+/// yet: it is two thirds at half as many again as are at work.
+const NO_KNEE: f64 = 0.85;
+/// Growth below which even half may be too many: how many would do, it does not say.
+const FLAT: f64 = 1.1;
+/// Growth below one is chance: it counts, so that chance averages out, but no less than this.
+const LEAST_GROWTH: f64 = 0.5;
+/// What is found agrees with what was found before if it differs by no more: it is a quarter less where even half is too
+/// many.
+const AGREES: f64 = 0.25;
+/// A change of throughput that is news if the next window has it, too.
+const NEWS: f64 = 0.3;
+/// Weight of the last window in throughput since the number is what it is.
+const LATELY: f64 = 0.25;
+/// Tries that are averaged, at most.
+const MEMORY: u32 = 8;
+/// Answers at which something waited, and refused or late ones, that make pressure.
+const WAITED: f64 = 0.9;
+/// While little is known less will do: to double once too often does no harm, and to stay below what is asked for makes
+/// requests wait that need not.
+const WAITED_AT_FIRST: f64 = 0.5;
+const SUFFERED: f64 = 0.01;
+/// Part of the requests that are late by the time behind the gate alone, if far too many are there.
+const CROWDED: f64 = 0.5;
+/// Longest gap between two answers that counts as such, in mean times behind the gate: one, if they come as one batch;
+/// few slots have longer gaps by chance, as if there were so many of them.
+const GAP_SLOTS: f64 = 8.0;
+/// Longest time behind the gate that counts as such, in means.
+const STALL: f64 = 4.0;
+/// Answers that the mean time behind the gate is of, and its variance.
+const KNOWN: u32 = 32;
+const VARIED_OF: f64 = 256.0;
+/// Variance in squared means up to which more answers are waited for: one of exponential times, two of most others.
+const MOST_VARIED: f64 = 3.0;
+/// At half of the slots workers idle, if throughput at all of them is so much higher: then nothing waits for one.
+const IDLE: f64 = 1.2;
 
 /// Slots that follow measured throughput.
 #[derive(Clone, Debug)]
 pub struct Adaptive {
     config: AdaptiveConfig,
-    curve: Curve,
-    hidden: Hidden,
-    covariance: Covariance,
+    /// Slots to be had but for tries.
+    slots: u32,
     phase: Phase,
-    /// The level in force.
-    base: usize,
-    /// The level that is tried for one window, if any.
-    trial: Option<usize>,
-    /// Windows at the base since the last trial.
-    rested: u32,
-    /// Rare trials so far, which take turns between more and fewer slots.
-    trials: u32,
-    /// Mean latency in the last window at the base, in nanoseconds, and its finishes per nanosecond.
-    base_latency: f64,
-    base_rate: f64,
-    /// Time that requests may spend behind the gate without harm, in nanoseconds.
-    harmless: f64,
+    /// As many as throughput justifies, and how much it grew from half of the slots to all: the mean of so many tries, by
+    /// their answers.
+    knee: f64,
+    growth: f64,
+    tries: u32,
+    weight: f64,
+    /// Tries that the next rest is long.
+    rest: u32,
+    /// Whether the last try did not agree with those before.
+    surprised: bool,
+    /// Whether workers idled at half of the slots when that was last tried.
+    idled: bool,
     window: Window,
-    /// The last finish, if all slots are in use from then on.
-    full_since: Option<Instant>,
+    last: Option<Instant>,
+    /// Mean time behind the gate in nanoseconds, its variance in squared means, and how many answers that is of, as far
+    /// as that matters.
+    behind: f64,
+    varied: f64,
+    known: u32,
 }
 
-#[derive(Clone, Copy, Debug)]
+/// What the present window is for.
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
-    /// Throughput at half the present number, none at first.
-    Double(Option<f64>),
-    Seek,
+    /// Twice as many as had this throughput, and whether that had not grown either.
+    Double { half: f64, failed: bool },
+    /// So many windows are to come until the next try; mean throughput since the number is what it is, and whether
+    /// that of the last window was another.
+    Rest { windows: u32, rate: f64, news: bool },
+    /// Half of the slots, after this throughput with all.
+    Half { all: f64 },
 }
 
-/// What is measured at one number of slots.
+/// What is measured.
 #[derive(Clone, Copy, Debug, Default)]
 struct Window {
-    /// Finishes still to be left out: they began under another number.
+    /// Answers still to be left out.
     skip: u32,
-    served: u32,
-    /// Time with all slots in use.
-    time: Span,
-    /// Sum of latencies of what was served, in nanoseconds.
-    latency: f64,
-    /// Finishes at which not all slots were in use.
-    holes: u32,
+    answers: u32,
+    /// Requests that ended, answered or not, and those of them that were late by the time behind the gate alone.
+    ended: u32,
+    crowded: u32,
+    /// Answers that found something waiting, and those that are late or came after a refusal.
+    waited: u32,
+    suffered: u32,
+    /// Sum of gaps, in nanoseconds.
+    time: f64,
+}
+
+impl Window {
+    fn rate(&self) -> f64 {
+        f64::from(self.answers) / self.time.max(1.0)
+    }
+
+    fn is_pressed(&self, waited: f64) -> bool {
+        let share = |count: u32| f64::from(count) / f64::from(self.answers.max(1));
+        share(self.waited) >= waited || share(self.suffered) > SUFFERED
+    }
+
+    /// A stall makes all late that are behind the gate, once.
+    fn is_crowded(&self, slots: u32) -> bool {
+        let enough = self.ended >= FEW.max(3 * slots);
+        enough && f64::from(self.crowded) >= CROWDED * f64::from(self.ended)
+    }
+}
+
+/// Whether throughput has changed by more than chance, mostly.
+fn differs(rate: f64, last: f64) -> bool {
+    last > 0.0 && (rate / last - 1.0).abs() > NEWS
 }
 
 impl Adaptive {
     /// Begins at the configured start, knowing nothing.
     pub fn new(config: &AdaptiveConfig) -> Self {
-        let AdaptiveConfig { least, most, window, tolerance, .. } = *config;
-        let curve = Curve::new(least, most, window, tolerance);
-        let base = curve.level_of(config.start);
         Self {
             config: config.clone(),
-            curve,
-            hidden: Hidden::new(),
-            covariance: Covariance::default(),
-            phase: Phase::Double(None),
-            base,
-            trial: None,
-            rested: 0,
-            trials: 0,
-            base_latency: 0.0,
-            base_rate: 0.0,
-            harmless: 0.0,
+            slots: config.start,
+            phase: Phase::Double { half: 0.0, failed: false },
+            knee: 0.0,
+            growth: 0.0,
+            tries: 0,
+            weight: 0.0,
+            rest: 1,
+            surprised: false,
+            idled: false,
             window: Window::default(),
-            full_since: None,
+            last: None,
+            behind: 0.0,
+            varied: 0.0,
+            known: 0,
         }
     }
 
-    fn level(&self) -> usize {
-        self.trial.unwrap_or(self.base)
+    fn half(&self) -> u32 {
+        (self.slots / 2).max(self.config.least)
     }
 
-    /// Adds a finish to the window, if all slots were in use since the one before.
-    fn measure(&mut self, now: Instant, finish: &Finish) {
-        let slots = self.limit() as usize;
-        let wanted = finish.waiting + finish.running as usize;
-        let since = self.full_since.filter(|_| wanted + 1 >= slots);
-        // What waits takes the free slot at the next dispatch, in the same moment.
-        self.full_since = (wanted >= slots).then_some(now);
-        let Some(since) = since else {
-            self.window.holes += 1;
-            return;
-        };
-        if self.window.skip > 0 {
-            self.window.skip -= 1;
-            return;
-        }
-        self.window.time += now.since(since);
-        if finish.outcome == Outcome::Serve {
-            self.window.served += 1;
-            self.window.latency += finish.service.as_nanos_f64();
-        }
+    /// Whether nothing was found yet that a quick look could spoil.
+    fn knows_little(&self) -> bool {
+        self.tries == 0
     }
 
-    /// Whether the window tells enough.
     fn is_complete(&self) -> bool {
-        let Window { served, time, .. } = self.window;
-        let doubling = matches!(self.phase, Phase::Double(_));
-        served >= TURNS * self.limit()
-            && (served >= self.config.window || doubling && time >= PATIENCE)
+        let Window { answers, time, .. } = self.window;
+        let known = if self.knee > 0.0 { self.tries + 1 } else { 0 };
+        let least = f64::from(FEW << known.min(SURE)) * self.varied.clamp(1.0, MOST_VARIED);
+        let least = (least as u32).max(2 * self.slots);
+        let slow = known < SURE || time >= TURNS.as_nanos_f64();
+        answers >= if slow { least } else { 4 * least }
     }
 
-    /// Learns from a window that is complete, and decides what the next one is spent on.
+    /// Learns from a window that is complete, and decides what the next one is for.
     fn conclude(&mut self) {
-        let (level, window) = (self.level(), self.window);
-        if window.time == Span::ZERO {
-            // A clock that stands still tells nothing.
-            return self.begin_window(level);
-        }
-        let rate = f64::from(window.served) / window.time.as_nanos_f64();
-        let latency = window.latency / f64::from(window.served);
-        self.curve.record(level, self.base, rate);
-        self.covariance.add(f64::from(self.curve.slots(level)), rate);
-        self.hidden.on_window(latency, self.curve.starved(level, self.base));
-        if level == self.base {
-            (self.base_latency, self.base_rate) = (latency, rate);
-        }
+        let (before, rate) = (self.limit(), self.window.rate());
+        let pressed =
+            self.window.is_pressed(if self.knows_little() { WAITED_AT_FIRST } else { WAITED });
         match self.phase {
-            Phase::Double(last) => self.double(last, rate, window.served),
-            Phase::Seek => self.seek(),
-        }
-        self.begin_window(level);
-    }
-
-    /// Begins to measure anew, after a window at `before`.
-    fn begin_window(&mut self, before: usize) {
-        let moved = self.level() != before;
-        let skip = if moved { self.limit().max(self.curve.slots(before)) } else { 0 };
-        self.window = Window { skip, ..Window::default() };
-    }
-
-    fn double(&mut self, last: Option<f64>, rate: f64, served: u32) {
-        // Standard deviation of the ratio of two windows with exponential service times, where they are
-        // shorter than asked for.
-        let noise = match served < self.config.window {
-            true => (2.0 / f64::from(served.max(1))).sqrt(),
-            false => 0.0,
-        };
-        let clear = self.config.growth + noise;
-        let grew = last.is_none_or(|last| rate > last * (1.0 + clear));
-        let fell = last.is_some_and(|last| rate < last * (1.0 - 2.0 * clear));
-        if (grew || self.base < self.least() && !fell) && self.may_raise() {
-            self.phase = Phase::Double(Some(rate));
-            self.base = self.twice(self.base);
-        } else {
-            self.phase = Phase::Seek;
-            self.base = self.choose();
-        }
-    }
-
-    fn seek(&mut self) {
-        let better = self.choose();
-        if better > self.base && self.may_raise() {
-            let growth = self.curve.rate(better) / self.curve.rate(self.base) - 1.0;
-            self.move_to(better);
-            if growth > self.config.growth && self.may_raise() {
-                self.phase = Phase::Double(Some(self.curve.rate(better)));
-                self.base = self.twice(better);
+            Phase::Double { .. } if self.window.is_crowded(0) && self.slots > 1 => {
+                return self.relieve();
             }
-        } else if better < self.base {
-            self.move_to(better);
-        } else if self.trial.take().is_some() {
-            self.rested = 0;
+            Phase::Double { half, failed } if pressed => {
+                let fails = rate < GROWTH * half;
+                if fails && (failed || self.knee > 0.0) {
+                    self.settle(rate, half);
+                } else {
+                    self.double(rate, fails);
+                }
+            }
+            Phase::Rest { windows, rate: last, news } if pressed => {
+                let (windows, differs) = (windows.saturating_sub(1), differs(rate, last));
+                let mean =
+                    if last > 0.0 && !differs { last + (rate - last) * LATELY } else { rate };
+                let rate = if differs && !news { last } else { mean };
+                self.phase = Phase::Rest { windows, rate, news: differs };
+                if windows == 0 || differs && news {
+                    self.try_half(rate);
+                }
+            }
+            Phase::Double { .. } | Phase::Rest { .. } => {}
+            Phase::Half { all } => self.judge(all, rate),
+        }
+        self.next_window(before);
+    }
+
+    fn next_window(&mut self, before: u32) {
+        let moved = self.limit() != before;
+        let skip = (SKIP * f64::from(before.max(self.limit()))) as u32;
+        self.window = Window { skip: if moved { skip } else { 0 }, ..Window::default() };
+    }
+
+    /// Step 1.
+    fn double(&mut self, rate: f64, failed: bool) {
+        self.tries = 0;
+        let twice = self.slots.saturating_mul(2).min(self.config.most);
+        if twice > self.slots {
+            self.slots = twice;
+            self.phase = Phase::Double { half: rate, failed };
         } else {
-            self.rested += 1;
-            self.trial = self.next_trial();
+            self.phase = Phase::Rest { windows: 1, rate, news: false };
         }
     }
 
-    /// The level to be at: the lowest with nearly the best throughput, but no lower than worth seeking
-    /// where that makes the service no slower.
-    fn choose(&self) -> usize {
-        let level = self.curve.choose(self.base);
-        let (least, next) = (self.least(), self.base + 1);
-        let no_slower = |more: usize| self.curve.as_good(more, level);
-        if level <= self.base
-            && next <= least
-            && self.curve.known(next, self.base)
-            && no_slower(next)
-        {
-            next
-        } else if level < least && no_slower(least.min(self.base)) {
-            level.max(least.min(self.base))
-        } else {
-            level
+    fn try_half(&mut self, all: f64) {
+        if self.half() < self.slots {
+            self.phase = Phase::Half { all };
+        } else if self.slots == 1 {
+            // There is no half of it: the other way round.
+            self.double(all, false);
         }
     }
 
-    /// The lowest level worth seeking: so few slots that nothing is behind the gate for long.
-    fn least(&self) -> usize {
-        self.curve.level_of((self.base_rate * self.harmless) as u32)
-    }
-
-    fn move_to(&mut self, level: usize) {
-        (self.base, self.trial, self.rested) = (level, None, 0);
-    }
-
-    /// Whether there are more slots to give and nothing speaks against it.
-    fn may_raise(&self) -> bool {
-        self.base < self.curve.top() && !self.covariance.is_harmful()
-    }
-
-    fn twice(&self, level: usize) -> usize {
-        self.curve.level_of(self.curve.slots(level).saturating_mul(2))
-    }
-
-    /// What the next window should try, none for the number in force.
-    fn next_trial(&mut self) -> Option<usize> {
-        let fewer = self.fewer();
-        let more = self.may_raise().then_some(self.base + 1);
-        let unknown = |level: &usize| !self.curve.known(*level, self.base);
-        let worth = |level: &usize| *level >= self.least() && unknown(level);
-        if let Some(level) = fewer.filter(worth).or(more.filter(unknown)) {
-            return Some(level);
+    /// Step 2.
+    fn judge(&mut self, all: f64, half: f64) {
+        let (found, growth) = self.found(all, half);
+        let no_knee = growth >= NO_KNEE * f64::from(self.slots) / f64::from(self.half());
+        let agrees = !no_knee && (found / self.knee - 1.0).abs() <= AGREES;
+        if self.tries > 1 && !agrees && !self.surprised {
+            // Once it may be chance.
+            (self.surprised, self.rest) = (true, 1);
+            self.phase = Phase::Rest { windows: 1, rate: 0.0, news: false };
+            return;
         }
-        if self.rested < self.config.rest {
-            return None;
+        self.surprised = false;
+        if no_knee {
+            return self.double(all, false);
         }
-        self.rested = 0;
-        self.trials += 1;
-        // Few slots lose much with one less, and trials with more lose nothing.
-        let downwards = self.trials.is_multiple_of(2 + 8 / self.limit());
-        let trial = if downwards { fewer } else { more };
-        trial.inspect(|level| self.curve.age(*level))
+        let alone = self.tries == 1;
+        self.settle(all, half);
+        if self.growth < FLAT && !alone && self.half() > 1 {
+            self.slots = self.half();
+            self.tries = 0;
+            self.try_half(half);
+        }
     }
 
-    /// The smaller number worth trying: by Little's law as many as are at work, at least half of
-    /// the present ones; one step down if that is known to be too few.
-    fn fewer(&self) -> Option<usize> {
-        let step = self.base.checked_sub(1)?;
-        let slots = self.curve.slots(self.base);
-        let at_work = f64::from(slots) * self.hidden.unloaded_share(self.base_latency);
-        // A touch below, or a number that just suffices would be guessed one too high by noise.
-        let guess = (at_work * 0.98).ceil() as u32;
-        let level = self.curve.level_of(guess.max(slots / 2)).min(step);
-        Some(if self.curve.surely_worse(level, self.base) { step } else { level })
+    /// As many slots as throughput justifies, and by how much it grew from half of them to all.
+    fn found(&self, all: f64, half: f64) -> (f64, f64) {
+        let (few, many) = (f64::from(self.half()), f64::from(self.slots));
+        let growth = (all / half.max(f64::MIN_POSITIVE)).clamp(LEAST_GROWTH, many / few);
+        (few * growth, growth)
+    }
+
+    /// Step 3.
+    fn settle(&mut self, all: f64, half: f64) {
+        let (found, growth) = self.found(all, half);
+        let moved = self.knows_little() || (found / self.knee - 1.0).abs() > AGREES;
+        (self.tries, self.weight) = if moved { (0, 0.0) } else { (self.tries, self.weight) };
+        self.tries = (self.tries + 1).min(MEMORY);
+        let answers = f64::from(self.window.answers);
+        self.weight = (self.weight + answers).min(answers * f64::from(MEMORY));
+        self.knee += (found - self.knee) * answers / self.weight;
+        self.growth += (growth - self.growth) * answers / self.weight;
+        let rest = if moved { self.rest / LONGER } else { self.rest * LONGER };
+        self.rest = if self.tries >= SURE { rest.clamp(LONGER, REST) } else { 1 };
+        self.idled = growth >= IDLE && !moved;
+        let slots = (ROOM * self.knee).round() as u32;
+        let before = self.half();
+        self.slots = slots.clamp(self.config.least, self.config.most);
+        if self.growth < FLAT {
+            self.slots = self.slots.min(2 * before);
+        }
+        self.phase =
+            Phase::Rest { windows: self.rest, rate: if moved { 0.0 } else { all }, news: false };
+    }
+
+    /// Far more are behind the gate than can be answered in time: half of them, at once.
+    fn relieve(&mut self) {
+        let before = self.limit();
+        self.tries = 0;
+        self.slots = before;
+        self.try_half(self.window.rate());
+        self.next_window(before);
     }
 }
 
@@ -307,67 +339,65 @@ impl Slots for Adaptive {
     }
 
     fn limit(&self) -> u32 {
-        self.curve.slots(self.level())
+        if self.is_trying() { self.half() } else { self.slots }
     }
 
-    fn on_finish(&mut self, now: Instant, finish: &Finish, objective: Span) {
-        self.harmless = HARMLESS * objective.as_nanos_f64();
-        if finish.outcome == Outcome::Serve {
-            self.hidden.on_serve(finish, self.limit());
+    fn is_trying(&self) -> bool {
+        matches!(self.phase, Phase::Half { .. })
+    }
+
+    fn is_quiet(&self) -> bool {
+        let idle = self.limit() == 1 || self.is_trying() && self.idled;
+        idle && self.window.skip == 0
+    }
+
+    fn on_finish(&mut self, now: Instant, finish: &Finish) {
+        let gap = now.since(self.last.replace(now).unwrap_or(now)).as_nanos_f64();
+        let is_known = self.known == KNOWN;
+        let longest = self.behind * (GAP_SLOTS / f64::from(self.limit())).max(1.0);
+        let gap = if is_known { gap.min(longest) } else { gap };
+        if self.window.skip == 0 {
+            self.window.ended += 1;
+            self.window.crowded += u32::from(finish.crowded);
+            if self.window.is_crowded(self.limit()) && self.limit() > self.config.least {
+                self.relieve();
+                return;
+            }
         }
-        self.measure(now, finish);
+        if finish.outcome != Outcome::Serve {
+            // Nothing was answered; the time goes to the answer that comes.
+            self.window.time += gap;
+            self.window.suffered += u32::from(finish.late);
+            return;
+        }
+        self.known = (self.known + 1).min(KNOWN);
+        let service = finish.service.as_nanos_f64();
+        let service = if is_known { service.min(STALL * self.behind) } else { service };
+        self.behind += (service - self.behind) / f64::from(self.known);
+        let off = service / self.behind.max(1.0) - 1.0;
+        self.varied += (off * off - self.varied) / VARIED_OF;
+        if self.window.skip > 0 {
+            self.window.skip -= 1;
+            self.window.time = 0.0;
+            return;
+        }
+        let window = &mut self.window;
+        window.answers += 1;
+        window.time += gap;
+        window.waited += u32::from(finish.waiting > 0);
+        window.suffered += u32::from(finish.late || finish.shedding);
         if self.is_complete() {
             self.conclude();
-        } else if self.window.holes > HOLES + self.window.served
-            && let Some(level) = self.trial
-        {
-            self.move_to(self.base);
-            self.begin_window(level);
         }
-    }
-
-    fn excess(&self) -> Span {
-        self.hidden.excess()
     }
 
     fn invariants(&self) {
-        assert!(self.level() <= self.curve.top() && self.limit() >= 1);
-        self.curve.invariants();
-        self.hidden.invariants();
+        assert!((self.config.least..=self.config.most).contains(&self.limit()));
+        assert!(self.behind.is_finite() && self.window.time.is_finite());
     }
 
     fn clone_box(&self) -> Box<dyn Slots> {
         Box::new(self.clone())
-    }
-}
-
-/// How slots and throughput vary together over recent windows.
-#[derive(Clone, Copy, Debug, Default)]
-struct Covariance {
-    slots: f64,
-    rate: f64,
-    covariance: f64,
-}
-
-impl Covariance {
-    fn add(&mut self, slots: f64, rate: f64) {
-        if self.rate == 0.0 {
-            (self.slots, self.rate) = (slots, rate);
-            return;
-        }
-        let (slots_apart, rate_apart) = (slots - self.slots, rate - self.rate);
-        self.slots += COVARIANCE_GAIN * slots_apart;
-        self.rate += COVARIANCE_GAIN * rate_apart;
-        let now = COVARIANCE_GAIN * slots_apart * rate_apart;
-        self.covariance = (1.0 - COVARIANCE_GAIN) * (self.covariance + now);
-    }
-
-    /// Whether more slots have meant less throughput.
-    ///
-    /// Relative to the means, not a correlation: it fades when the number of slots rests, so that more can
-    /// be tried again.
-    fn is_harmful(&self) -> bool {
-        self.covariance < HARMFUL * self.slots * self.rate
     }
 }
 
@@ -376,95 +406,27 @@ impl Covariance {
 #[serde(default, deny_unknown_fields)]
 pub struct AdaptiveConfig {
     /// Slots to begin with. More serves a large service sooner; fewer protects a small one from the
-    /// first moment. Default 4: a few cores' worth, five doublings from 128.
+    /// first moment, and says what a request takes that nothing waits for. Default 1.
     pub start: u32,
     /// Never fewer slots than this. More wastes the search where one would do. Default 1.
     pub least: u32,
     /// Never more slots than this: a bound on what a service can be made to hold at once. Default
     /// 1024, beyond the knee of services that need slots at all.
     pub most: u32,
-    /// Finishes in a window, at least; a window also has ten per slot. More is surer and slower.
-    /// Default 256: throughput is known to 6 % with exponential service times, enough to tell growth
-    /// by doubling from none.
-    pub window: u32,
-    /// Growth of throughput, as a share, that makes doubling worth while. More stops earlier; less
-    /// overshoots on noise. Default 0.1: a service below its knee gains ten times that.
-    pub growth: f64,
-    /// Share of the best throughput that may be given up for fewer slots. More hides less behind
-    /// the gate; less needs more slots for the last bit of throughput. Default 0.02: a little more
-    /// than the noise that is left in the means of many windows, 1.5 %.
-    pub tolerance: f64,
-    /// Windows between two trials once all is known. Fewer notice a change of capacity sooner; more
-    /// lose less to trials. Default 16: trials then cost 0.3 to 0.8 % of throughput in front of
-    /// simulated servers.
-    pub rest: u32,
 }
 
 impl Default for AdaptiveConfig {
     fn default() -> Self {
-        Self { start: 4, least: 1, most: 1024, window: 256, growth: 0.1, tolerance: 0.02, rest: 16 }
+        Self { start: 1, least: 1, most: 1024 }
     }
 }
 
 impl AdaptiveConfig {
     /// Notes everything that is wrong with the parameters.
     pub fn validate(&self, problems: &mut Problems) {
-        let Self { start, least, most, window, rest, .. } = *self;
+        let Self { start, least, most } = *self;
         problems.check("start", start, (least..=most).contains(&start), "least to most");
         problems.check("least", least, (1..=most).contains(&least), "1 to most");
         problems.check("most", most, (1..=1 << 20).contains(&most), "1 to 1048576");
-        problems.check("window", window, (16..=1 << 24).contains(&window), "16 to 16777216");
-        problems.range("growth", self.growth, 0.01, 1.0);
-        problems.range("tolerance", self.tolerance, 0.001, 0.5);
-        problems.check("rest", rest, rest >= 1, "at least 1");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Cinnamon's guard: negative covariance of slots and throughput, no raise.
-    #[test]
-    fn slots_that_make_it_slower_are_harmful_until_they_are_forgotten() {
-        let after = |windows: [(f64, f64); 3]| {
-            let mut guard = Covariance::default();
-            windows.iter().for_each(|(slots, rate)| guard.add(*slots, *rate));
-            guard
-        };
-        assert!(!after([(4.0, 1.0), (8.0, 1.5), (16.0, 1.6)]).is_harmful());
-        assert!(!after([(4.0, 1.5), (5.0, 1.4), (4.0, 1.5)]).is_harmful(), "within noise");
-        let mut guard = after([(4.0, 1.5), (8.0, 1.2), (16.0, 0.8)]);
-        assert!(guard.is_harmful());
-        for _ in 0..100 {
-            guard.add(4.0, 1.5);
-        }
-        assert!(!guard.is_harmful(), "or more would never be tried again");
-    }
-
-    #[test]
-    fn the_guard_forbids_a_raise_that_throughput_would_allow() {
-        let mut slots = Adaptive::new(&AdaptiveConfig::default());
-        slots.double(None, 1.0, 256);
-        assert_eq!(slots.limit(), 8);
-        slots.curve.record(slots.base, slots.base, 2.0);
-        slots.covariance = Covariance { slots: 8.0, rate: 1.0, covariance: -1.0 };
-        slots.double(Some(1.0), 2.0, 256);
-        assert_eq!(slots.limit(), 8);
-    }
-
-    /// Only the time in which every slot was in use and something waited counts.
-    #[test]
-    fn half_empty_houses_are_not_measured() {
-        let mut slots = Adaptive::new(&AdaptiveConfig::default());
-        for n in 0..10_000u64 {
-            let (running, waiting) = if n.is_multiple_of(2) { (3, 0) } else { (1, 1) };
-            let service = Span::from_micros(1);
-            let outcome = Outcome::Serve;
-            let finish =
-                Finish { service, outcome, running, beside: running, waiting, shedding: false };
-            slots.on_finish(Instant::from_nanos(n * 1_000), &finish, Span::ZERO);
-        }
-        assert_eq!((slots.limit(), slots.window.served), (4, 0));
     }
 }

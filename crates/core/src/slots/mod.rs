@@ -4,9 +4,7 @@
 //! where nobody sees it and the gate is blind.
 
 mod adaptive;
-mod curve;
 mod fixed;
-mod hidden;
 #[cfg(test)]
 mod tests;
 
@@ -34,13 +32,17 @@ pub trait Slots: fmt::Debug + Send {
         true
     }
 
-    /// A request gave its slot back. `objective` is the latency objective, zero if the policy has none.
-    fn on_finish(&mut self, _now: Instant, _finish: &Finish, _objective: Span) {}
+    /// A request gave its slot back.
+    fn on_finish(&mut self, _now: Instant, _finish: &Finish) {}
 
-    /// How much longer requests take behind the gate than they did unloaded: a queue the gate
-    /// cannot see, added to its delay.
-    fn excess(&self) -> Span {
-        Span::ZERO
+    /// Whether fewer may run for a moment than the service can take, to see what that costs.
+    fn is_trying(&self) -> bool {
+        false
+    }
+
+    /// Whether so few run now that none of them waits behind the gate for another.
+    fn is_quiet(&self) -> bool {
+        false
     }
 
     /// Panics if the state contradicts itself.
@@ -57,12 +59,18 @@ pub struct Finish {
     pub service: Span,
     /// How the request ended.
     pub outcome: Outcome,
+    /// Whether that was too late for its caller.
+    pub late: bool,
+    /// Whether the time it held the slot would alone have been too much.
+    pub crowded: bool,
     /// Requests still executing.
     pub running: u32,
     /// Requests that were executing when it began to.
     pub beside: u32,
     /// Requests that wait for a slot.
     pub waiting: usize,
+    /// Whether so few ran that it did not wait behind the gate.
+    pub quiet: bool,
     /// Whether the gate has refused anything since the last finish.
     pub shedding: bool,
 }

@@ -54,7 +54,6 @@ struct Bench {
     waiting: usize,
     /// Start of everything inside the service, oldest first.
     inside: VecDeque<f64>,
-    objective: Span,
 }
 
 /// What happened in a run.
@@ -65,16 +64,14 @@ struct Run {
     /// Time-weighted mean of slots.
     slots: f64,
     least: u32,
-    /// Mean excess, in mean service times of one worker.
-    excess: f64,
 }
 
 impl Bench {
     fn new(service: Service, load: f64, seed: u64) -> Self {
         let slots = SlotsConfig::Adaptive(AdaptiveConfig::default()).build(Instant::ZERO);
-        let (waiting, inside, objective) = (0, VecDeque::new(), Span::ZERO);
+        let (waiting, inside) = (0, VecDeque::new());
         let rng = Rng::new(seed);
-        Self { slots, service, load, rng, seconds: 0.0, waiting, inside, objective }
+        Self { slots, service, load, rng, seconds: 0.0, waiting, inside }
     }
 
     fn saturated(service: Service, seed: u64) -> Self {
@@ -83,7 +80,7 @@ impl Bench {
 
     fn run(&mut self, finishes: u32) -> Run {
         let begin = self.seconds;
-        let (mut area, mut excess, mut done, mut least) = (0.0, 0.0, 0, u32::MAX);
+        let (mut area, mut done, mut least) = (0.0, 0, u32::MAX);
         while done < finishes {
             if self.load.is_infinite() {
                 self.waiting = 1_000;
@@ -96,7 +93,6 @@ impl Bench {
             let step = -(1.0 - self.rng.unit()).ln() / (finish_rate + arrival_rate);
             self.seconds += step;
             area += step * f64::from(limit);
-            excess += step * self.slots.excess().as_secs_f64() * self.service.speed;
             if self.rng.unit() * (finish_rate + arrival_rate) < arrival_rate {
                 self.waiting += 1;
             } else {
@@ -105,7 +101,7 @@ impl Bench {
             }
         }
         let time = self.seconds - begin;
-        Run { rate: f64::from(done) / time, slots: area / time, least, excess: excess / time }
+        Run { rate: f64::from(done) / time, slots: area / time, least }
     }
 
     fn start(&mut self) {
@@ -126,16 +122,18 @@ impl Bench {
             running: self.inside.len() as u32,
             beside: 0,
             waiting: self.waiting,
+            late: false,
+            crowded: false,
+            quiet: false,
             shedding: self.load.is_infinite(),
         };
         let now = Instant::from_nanos(nanos(self.seconds));
-        self.slots.on_finish(now, &finish, self.objective);
+        self.slots.on_finish(now, &finish);
         self.slots.invariants();
     }
 }
 
-/// Finishes after which the search must have ended. In trials of 20 seeds each it took 5,000 to
-/// 30,000, the more the further the start is away.
+/// Finishes after which the search must have ended.
 const SETTLED: u32 = 60_000;
 
 fn check_settles(service: Service, seed: u64) {
@@ -144,25 +142,38 @@ fn check_settles(service: Service, seed: u64) {
     bench.run(SETTLED);
     let run = bench.run(200_000);
     assert!(run.rate >= 0.97 * rate, "best {best}, seed {seed}: {run:?} of {rate}");
-    // Numbers above eight come in steps of a quarter or less.
-    let slots = run.slots / f64::from(best);
-    assert!((0.8..1.3).contains(&slots) || run.slots < 2.0, "best {best}, seed {seed}: {run:?}");
+    // Half as many again as are at work, and one, as there are no halves of a slot.
+    let most = 1.7 * f64::from(best) + 1.0;
+    assert!(run.slots < most, "best {best}, seed {seed}: {run:?}");
 }
 
 #[test]
-fn finds_the_number_of_servers() {
+fn finds_half_as_many_again_as_there_are_servers() {
     for servers in [1, 2, 3, 4, 6, 8, 9, 15, 16, 24, 48, 100] {
         check_settles(Service::servers(servers), 7);
         check_settles(Service::servers(servers), 8);
     }
 }
 
-/// The smallest number within 2 % of the best lies below the peak of a rounded curve.
 #[test]
 fn finds_the_peak_of_a_lock_bound_service() {
     for contention in [0.2, 0.02, 0.005] {
         for seed in 0..3 {
             check_settles(Service::lock_bound(contention), seed);
+        }
+    }
+}
+
+/// A stall is one long gap: it looks neither like lost capacity nor, when it is over, like more of it.
+#[test]
+fn a_stall_moves_nothing() {
+    for seed in 0..4 {
+        let mut bench = Bench::saturated(Service::servers(4), seed);
+        bench.run(SETTLED);
+        for _ in 0..20 {
+            bench.seconds += 0.4;
+            let run = bench.run(1_000);
+            assert!(run.slots < 9.0, "seed {seed}: {run:?}");
         }
     }
 }
@@ -177,7 +188,7 @@ fn comes_down_when_servers_are_lost_and_up_when_they_return() {
             bench.run(SETTLED);
             let run = bench.run(20_000);
             let k = f64::from(servers);
-            assert!((0.9 * k..1.5 * k).contains(&run.slots), "{servers}, seed {seed}: {run:?}");
+            assert!((k..1.7 * k + 1.0).contains(&run.slots), "{servers}, seed {seed}: {run:?}");
             assert!(run.rate >= 0.95 * bench.service.best().1, "{servers}, seed {seed}: {run:?}");
         }
     }
@@ -191,48 +202,8 @@ fn a_light_load_keeps_what_it_uses() {
         let run = bench.run(200_000);
         assert!(f64::from(run.least) >= used, "{used} of {servers}: {run:?}");
         assert!((run.rate / (used * 1_000.0) - 1.0).abs() < 0.01, "{used} of {servers}: {run:?}");
-        assert!(bench.waiting < 10 && run.excess < 0.05, "{used} of {servers}: {run:?}");
+        assert!(bench.waiting < 10, "{used} of {servers}: {run:?}");
     }
-}
-
-/// 4,000 finishes per second are 20 in a twentieth of 100 ms: a queue of 16 behind the gate is gone
-/// before it matters, and four slots would do without it.
-#[test]
-fn as_many_as_finish_in_no_time_are_kept() {
-    for seed in 0..3 {
-        let mut bench = Bench::saturated(Service::servers(4), seed);
-        bench.objective = Span::from_millis(100);
-        bench.run(SETTLED);
-        let run = bench.run(100_000);
-        assert!((10.0..24.5).contains(&run.slots), "seed {seed}: {run:?}");
-    }
-}
-
-/// Ten slots are best, and 400 finish in a twentieth of ten seconds.
-#[test]
-fn not_if_they_make_the_service_slower() {
-    let service = Service::lock_bound(0.01);
-    for seed in 0..3 {
-        let mut bench = Bench::saturated(service, seed);
-        bench.objective = Span::from_secs(10);
-        bench.run(SETTLED);
-        let run = bench.run(100_000);
-        let enough = run.rate > 0.95 * service.best().1;
-        assert!(run.slots < 14.0 && enough, "seed {seed}: {run:?}");
-    }
-}
-
-#[test]
-fn the_hidden_queue_is_seen_until_it_is_gone() {
-    let mut bench = Bench::saturated(Service::servers(32), 1);
-    bench.run(SETTLED);
-    assert!(bench.run(20_000).excess < 0.3);
-    bench.service = Service::servers(8);
-    let overrun = bench.run(1_000);
-    // 32 slots before 8 servers: everybody takes four times as long.
-    assert!(overrun.excess > 1.5, "{overrun:?}");
-    bench.run(SETTLED);
-    assert!(bench.run(20_000).excess < 0.3);
 }
 
 #[test]
@@ -241,10 +212,21 @@ fn failures_and_cancels_are_no_throughput() {
     for n in 0..100_000u64 {
         let outcome = if n.is_multiple_of(2) { Outcome::Fail } else { Outcome::Cancel };
         let service = Span::from_micros(1);
-        let finish = Finish { service, outcome, running: 3, beside: 3, waiting: 9, shedding: true };
-        slots.on_finish(Instant::from_nanos(n * 1_000), &finish, Span::ZERO);
+        let (running, beside, waiting, late) = (3, 3, 9, true);
+        let finish = Finish {
+            service,
+            outcome,
+            running,
+            beside,
+            waiting,
+            late,
+            crowded: false,
+            quiet: false,
+            shedding: true,
+        };
+        slots.on_finish(Instant::from_nanos(n * 1_000), &finish);
     }
-    assert_eq!((slots.limit(), slots.excess()), (4, Span::ZERO));
+    assert_eq!(slots.limit(), 1);
 }
 
 /// Behind a real gate, with batches and refusals: 4 servers, everything taken 20 at a time.
@@ -279,7 +261,7 @@ fn a_gate_finds_them_too() {
         gate.finish(now, id, Outcome::Serve, Cost(1));
     }
     gate.invariants();
-    assert!((3..=6).contains(&gate.slots()), "{} slots", gate.slots());
+    assert!((4..=8).contains(&gate.slots()), "{} slots", gate.slots());
 }
 
 #[test]
@@ -289,8 +271,8 @@ fn reads_back_and_names_bad_parameters() {
         ..GateConfig::default()
     };
     assert_eq!(GateConfig::from_toml(&config.to_toml()), Ok(config));
-    let text = "[slots]\nslots = \"adaptive\"\nstart = 9\nmost = 8\nwindow = 0\ntolerance = nan\n";
-    let error = GateConfig::from_toml(text).expect_err("three mistakes");
+    let text = "[slots]\nslots = \"adaptive\"\nstart = 9\nmost = 8\nleast = 0\n";
+    let error = GateConfig::from_toml(text).expect_err("two mistakes");
     let fields: Vec<&str> = error.problems().iter().map(|p| p.field.as_str()).collect();
-    assert_eq!(fields, ["slots.start", "slots.window", "slots.tolerance"]);
+    assert_eq!(fields, ["slots.start", "slots.least"]);
 }

@@ -205,6 +205,7 @@ impl Tide {
         }
         if let Some(round) = &mut self.round {
             round.look(due, backlog.waiting() == 0);
+            round.held_back |= backlog.is_held_back();
         }
         // Until something comes in, an empty queue stays empty and a stalled one stalled. Where that
         // leaves the pool as it is, or lets it grow, all periods are alike until the round ends, or
@@ -270,18 +271,20 @@ impl Tide {
         self.offered.close(due, elapsed, callers, weight, self.sway.strict.free);
         self.messages.learn(&round);
         self.offered.set_messages(self.messages.of_a_request());
-        self.capacity.measure(&capacity::Seen {
-            elapsed,
-            work: self.messages.work(&round),
-            lost: self.messages.lost(&round),
-            mean_cost: self.offered.mean_cost(),
-            variability: self.offered.variability(),
-            mean_delay,
-            pressed: pressure >= self.config.engage,
-            // Where credits decide, it is the pool that tries more.
-            probe: self.cuts().then_some(self.config.probe),
-            heard,
-        });
+        if !round.held_back {
+            self.capacity.measure(&capacity::Seen {
+                elapsed,
+                work: self.messages.work(&round),
+                lost: self.messages.lost(&round),
+                mean_cost: self.offered.mean_cost(),
+                variability: self.offered.variability(),
+                mean_delay,
+                pressed: pressure >= self.config.engage,
+                // Where credits decide, it is the pool that tries more.
+                probe: self.cuts().then_some(self.config.probe),
+                heard,
+            });
+        }
         let (before, credits_decided) = (self.last(), self.lump);
         if before == Cursor::OPEN && pressure < self.config.engage {
             (self.sway, self.lump) = (Sway::OPEN, false);
@@ -355,11 +358,11 @@ impl Admission for Tide {
         cx: &mut Cx,
         _backlog: &Backlog,
         request: &Request,
-        _sojourn: Span,
+        sojourn: Span,
     ) -> Verdict {
         // Too late to be of use: what comes behind it is not.
         let age = cx.now.since(request.arrived);
-        let latest = self.waits.latest_start(request);
+        let latest = self.waits.latest_start(request, sojourn);
         if age < latest {
             return Verdict::Admit;
         }
@@ -369,8 +372,8 @@ impl Admission for Tide {
 
     fn on_finish(
         &mut self,
-        _cx: &mut Cx,
-        _backlog: &Backlog,
+        cx: &mut Cx,
+        backlog: &Backlog,
         request: &Request,
         outcome: Outcome,
         cost: Cost,
@@ -385,9 +388,7 @@ impl Admission for Tide {
         if outcome != Outcome::Cancel {
             self.offered.settle(request.context.rank, cost);
         }
-        if outcome == Outcome::Serve {
-            self.waits.add(request);
-        }
+        self.waits.on_end(cx.now, request, outcome, backlog.running());
     }
 
     fn on_leave(&mut self, _cx: &mut Cx, request: &Request) {

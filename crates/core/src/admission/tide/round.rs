@@ -27,6 +27,8 @@ pub(super) struct Round {
     /// Sum of the delay over control periods, in nanoseconds, and how many there were.
     delays: u64,
     periods: u64,
+    /// Whether fewer ran for a while than the service can take.
+    pub(super) held_back: bool,
     /// Since when nothing waits, looked at once per control period.
     lull: Option<Instant>,
 }
@@ -52,6 +54,7 @@ impl Round {
             held: 0,
             delays: 0,
             periods: 0,
+            held_back: false,
             lull: None,
         }
     }

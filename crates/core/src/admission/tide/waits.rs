@@ -2,10 +2,9 @@
 //!
 //! A wait of 0.7 of the objective is fine where service takes a twentieth of it. Where one request in a
 //! hundred takes half of the objective, those that waited for the longest are late, and their work was
-//! in vain. So the gate learns how long before the objective a request has to start, to be in time
-//! ninety-nine times in a hundred, and keeps the queue that much shorter. And it is shorter by the error of a wait that is
-//! predicted: that is for how much longer some wait. A request with a deadline of its
-//! own needs to be in time for that, not for the objective.
+//! in vain. So it is steered by what came late how old a request may be at its start ([`Lateness`]), and what is older
+//! is refused then, if it had to wait at all. The queue is shorter by the error of a wait that is predicted: that is for how
+//! much longer some wait.
 //!
 //! With a request that others on its path have worked for, their work is lost too if it is refused here.
 //! While its own deadline leaves the time, it waits a little longer, and is started a little later.
@@ -13,18 +12,17 @@
 use super::messages::REFUSAL_NS;
 use crate::context::Context;
 use crate::request::Request;
-use crate::signal::Ewma;
+use crate::signal::{Ewma, Lateness, allowed};
 use crate::time::{Instant, Span};
+use crate::verdict::Outcome;
 
 /// What is known of service times, and how long a request may wait for that.
 #[derive(Clone, Debug)]
 pub(super) struct Waits {
-    /// How long before the objective requests have to start, in objectives; [`IN_TIME`] of those that
-    /// start then are in time.
-    lead: f64,
-    /// The latency objective, also in nanoseconds.
+    /// The age at which requests are too old to start.
+    lateness: Lateness,
+    /// The latency objective.
     objective: Span,
-    objective_ns: f64,
     /// The longest predicted wait at which a request is let in.
     longest: Span,
     /// Mean time for which a request holds a slot, and for which those before us worked on it, in
@@ -33,11 +31,6 @@ pub(super) struct Waits {
     before: Ewma,
 }
 
-/// Requests that start with the lead and are in time.
-const IN_TIME: f64 = 0.99;
-/// Step by which the lead follows what requests need, in objectives: it is known to some 0.03 and
-/// follows a change of service times within a few hundred requests.
-const STEP: f64 = 0.02;
 /// However long service takes, this part of the most may be waited for. By simulation: with twice as much,
 /// seven more in a hundred of those that cost much are late; with half, no more than chance changes.
 const LEAST: f64 = 0.35;
@@ -56,19 +49,24 @@ const AT_ONCE: f64 = 20.0;
 const WORKED_FOR: f64 = 1.25;
 /// Weight of a finish in the mean service time: a slow start is soon forgotten.
 const SERVICE_GAIN: f64 = 1.0 / 32.0;
+/// A change of the objective beyond which what was learned for the other one is forgotten.
+const CHANGE: f64 = 0.3;
 
 impl Waits {
     /// Nothing is known yet but the objective and the longest wait.
     pub(super) fn new(objective: Span, longest: Span) -> Self {
         let mean = || Ewma::new(SERVICE_GAIN);
-        let objective_ns = objective.as_nanos_f64().max(1.0);
-        Self { lead: 0.0, objective, objective_ns, longest, service: mean(), before: mean() }
+        let lateness = Lateness::new(longest.ratio(objective));
+        Self { lateness, objective, longest, service: mean(), before: mean() }
     }
 
     /// There is another objective, and another longest wait until more is learned.
     pub(super) fn set_objective(&mut self, objective: Span, longest: Span) {
-        (self.objective, self.objective_ns) = (objective, objective.as_nanos_f64().max(1.0));
-        self.longest = longest;
+        // What was late for another objective says little of this one.
+        if (objective.ratio(self.objective) - 1.0).abs() > CHANGE {
+            self.lateness = Lateness::new(longest.ratio(objective));
+        }
+        (self.objective, self.longest) = (objective, longest);
     }
 
     /// Sets the longest wait, until more is learned.
@@ -76,20 +74,23 @@ impl Waits {
         self.longest = longest;
     }
 
-    /// A request was served that held a slot for `request.attained`.
-    pub(super) fn add(&mut self, request: &Request) {
-        let Request { context: Context { deadline, progress, .. }, arrived, attained, .. } =
-            request;
-        let attained = attained.as_nanos_f64();
-        let mut needed = attained / self.objective_ns;
-        if *deadline != Instant::FAR {
-            needed -= deadline.since(*arrived).as_nanos_f64() / self.objective_ns - 1.0;
+    /// A request has ended while so many ran.
+    pub(super) fn on_end(
+        &mut self,
+        now: Instant,
+        request: &Request,
+        outcome: Outcome,
+        running: u32,
+    ) {
+        let late = now.since(request.arrived) >= allowed(request, self.objective);
+        self.lateness.on_end(late, outcome, running);
+        if outcome != Outcome::Serve {
+            return;
         }
-        let step = if needed > self.lead { IN_TIME } else { IN_TIME - 1.0 };
-        self.lead = (self.lead + STEP * step).clamp(0.0, 1.0);
-        self.service.add(attained);
-        if progress.elapsed > Span::ZERO || self.before.get().is_some() {
-            self.before.add(progress.elapsed.as_nanos_f64());
+        self.service.add(request.attained.as_nanos_f64());
+        let before = request.context.progress.elapsed;
+        if before > Span::ZERO || self.before.get().is_some() {
+            self.before.add(before.as_nanos_f64());
         }
     }
 
@@ -101,7 +102,7 @@ impl Waits {
         let burst = ((dispersion - 1.0) / AT_ONCE).clamp(0.0, 1.0);
         let room = (pace * most.as_nanos_f64()).max(1.0);
         let error = (variability / room + (1.0 / room).powi(2)).sqrt().min(1.0);
-        let in_time = self.objective.scale(1.0 - self.lead);
+        let in_time = self.lateness.latest_start(self.objective);
         let least = most.scale(LEAST.max(ROOM * dispersion.sqrt() / room));
         let longest = in_time.min(most.scale(1.0 + LONGER * burst)).scale(1.0 / (1.0 + error));
         self.longest = longest.max(least.min(most));
@@ -118,11 +119,16 @@ impl Waits {
         self.longest.max(self.longest.scale(WORKED_FOR).min(own))
     }
 
-    /// The age up to which it makes sense to start a request.
-    pub(super) fn latest_start(&self, request: &Request) -> Span {
-        let objective = self.objective;
-        let Some(own) = self.own_latest_start(request) else { return objective };
-        objective.max(objective.scale(WORKED_FOR).min(own))
+    /// The age up to which it makes sense to start a request that waited for so long. One that did not wait is not
+    /// refused for what others were.
+    pub(super) fn latest_start(&self, request: &Request, waited: Span) -> Span {
+        let allowed = allowed(request, self.objective);
+        if waited == Span::ZERO {
+            return allowed;
+        }
+        let latest = self.lateness.latest_start(allowed.min(self.objective));
+        let Some(own) = self.own_latest_start(request) else { return latest };
+        latest.max(self.objective.scale(WORKED_FOR).min(own))
     }
 
     /// The age at which a mean request that others have worked for must start to meet its own deadline; none
@@ -153,7 +159,6 @@ mod tests {
     use super::*;
     use crate::context::Progress;
     use crate::meter::Cost;
-    use crate::rng::Rng;
     use crate::slab::Key;
 
     const OBJECTIVE: Span = Span::from_millis(10);
@@ -170,12 +175,13 @@ mod tests {
         Request { id: Key::NOWHERE, context, arrived, enqueued, cost: Cost(1), attained }
     }
 
-    /// After requests that take `mean` on average, exponentially.
-    fn after(mean: Span, deadline: Instant) -> Waits {
-        let (mut waits, mut rng) = (Waits::new(OBJECTIVE, MOST), Rng::new(1));
-        for _ in 0..20_000 {
-            let took = mean.scale(-(1.0 - rng.unit()).ln());
-            waits.add(&request(took, deadline, Span::ZERO));
+    /// After so many answers, all late or none.
+    fn after(answers: u32, late: bool) -> Waits {
+        let mut waits = Waits::new(OBJECTIVE, MOST);
+        for _ in 0..answers {
+            let ended = Instant::ZERO + OBJECTIVE.scale(if late { 1.1 } else { 0.9 });
+            let request = request(Span::from_micros(10), Instant::FAR, Span::ZERO);
+            waits.on_end(ended, &request, Outcome::Serve, 1);
         }
         waits
     }
@@ -186,33 +192,26 @@ mod tests {
     }
 
     #[test]
-    fn ninety_nine_in_a_hundred_have_the_time_they_need() {
-        // The 99th percentile of an exponential time is 4.6 means.
-        let waits = after(Span::from_millis(1), Instant::FAR);
-        assert!((0.38..0.56).contains(&waits.lead), "{waits:?}");
-        let certain = longest(waits.clone(), 1.0, 1.0);
-        assert!((4_900..MOST.as_nanos() / 1_000).contains(&(certain.as_nanos() / 1_000)));
-        assert!(longest(waits, PACE, 0.2) < certain, "a wait is never certain");
+    fn what_came_late_shortens_the_wait() {
+        let certain = longest(after(10, true), 1.0, 0.0);
+        assert!(certain < MOST.scale(0.8), "{certain}");
+        assert_eq!(longest(after(1_000, false), 1.0, 0.0), MOST);
+        assert!(longest(after(10, true), PACE, 0.2) < certain, "a wait is never certain");
     }
 
     #[test]
     fn a_wait_is_as_much_shorter_as_it_is_uncertain() {
-        let waits = |variability| {
-            let waits = after(Span::from_micros(10), Instant::FAR);
-            longest(waits, PACE, variability).ratio(MOST)
-        };
+        let waits = |variability| longest(after(1_000, false), PACE, variability).ratio(MOST);
         // Seventy may wait: that is off by one of them at least.
         assert!((waits(0.0) - 70.0 / 71.0).abs() < 1e-6);
         let [exponential, bimodal] = [1.0, 2.25].map(waits);
         assert!((0.88..0.9).contains(&exponential), "{exponential}");
         assert!((0.84..0.86).contains(&bimodal), "{bimodal}");
-        let long = after(Span::from_millis(1), Instant::ZERO + OBJECTIVE.scale(2.0));
-        assert_eq!(longest(long, CERTAIN, 0.0), MOST, "they have the time");
     }
 
     #[test]
     fn a_third_of_the_most_may_always_be_waited_for_and_sixteen_always_wait() {
-        let waits = after(Span::from_millis(50), Instant::FAR);
+        let waits = after(1_000, true);
         assert_eq!(longest(waits.clone(), PACE, 1.0), MOST.scale(LEAST));
         let sixteen = longest(waits.clone(), 16.0 / 5.5e6, 1.0);
         assert!(sixteen.as_nanos().abs_diff(5_500_000) < 10, "{sixteen}");
@@ -220,24 +219,41 @@ mod tests {
     }
 
     #[test]
+    fn what_waited_is_too_late_sooner_than_what_did_not() {
+        let waits = after(10, true);
+        let request = request(Span::ZERO, Instant::ZERO + OBJECTIVE.scale(0.5), Span::ZERO);
+        assert_eq!(waits.latest_start(&request, Span::ZERO), OBJECTIVE.scale(0.5));
+        assert!(waits.latest_start(&request, Span::from_nanos(1)) < OBJECTIVE.scale(0.3));
+    }
+
+    #[test]
+    fn another_objective_is_learned_anew() {
+        let mut waits = after(1_000, true);
+        waits.set_objective(OBJECTIVE.scale(1.2), MOST);
+        assert!(waits.lateness.share() < 0.2);
+        waits.set_objective(OBJECTIVE.scale(2.0), MOST);
+        assert!(waits.lateness.share() > 0.3);
+    }
+
+    #[test]
     fn bursts_wait_longer_if_that_leaves_the_time() {
-        let at_once = |mean, requests| {
-            let mut waits = after(Span::from_micros(mean), Instant::FAR);
+        let at_once = |answers, requests| {
+            let mut waits = after(answers, false);
             waits.learn(MOST, CERTAIN, 0.0, requests);
             waits.longest()
         };
-        assert_eq!(at_once(400, 1.0 + AT_ONCE / 2.0), MOST.scale(1.0 + LONGER / 2.0));
-        assert_eq!(at_once(10, 1_000.0), MOST.scale(1.0 + LONGER));
-        assert!(at_once(1_000, 1_000.0) <= MOST, "one in a hundred takes half of the objective");
+        assert_eq!(at_once(10_000, 1.0 + AT_ONCE / 2.0), MOST.scale(1.0 + LONGER / 2.0));
+        assert_eq!(at_once(10_000, 1_000.0), MOST.scale(1.0 + LONGER));
+        assert!(at_once(0, 1_000.0) <= MOST, "it is not known that they are in time");
     }
 
     #[test]
     fn what_others_have_worked_for_waits_longer_while_its_deadline_allows() {
-        let waits = after(Span::from_micros(100), Instant::FAR);
+        let waits = after(100, false);
         let (worked, far) = (Span::from_millis(1), Instant::ZERO + OBJECTIVE.scale(3.0));
         let later = |deadline, before| {
             let request = request(Span::ZERO, deadline, before);
-            let latest = waits.latest_start(&request);
+            let latest = waits.latest_start(&request, Span::from_nanos(1));
             (waits.longest_for(&request) > MOST, latest > OBJECTIVE)
         };
         assert_eq!(later(far, worked), (true, true));
@@ -249,13 +265,14 @@ mod tests {
 
     #[test]
     fn a_refusal_costs_what_was_done_before_it() {
-        let mut waits = Waits::new(OBJECTIVE, MOST);
+        let (mut waits, at) = (Waits::new(OBJECTIVE, MOST), Instant::ZERO);
         assert_eq!((waits.price(), waits.messages()), (1.0, 2.0), "nothing is known");
-        waits.add(&request(Span::from_millis(1), Instant::FAR, Span::ZERO));
+        let end = |waits: &mut Waits, request| waits.on_end(at, &request, Outcome::Serve, 1);
+        end(&mut waits, request(Span::from_millis(1), Instant::FAR, Span::ZERO));
         assert_eq!((waits.price(), waits.messages()), (0.002, 1002.0));
         for _ in 0..1000 {
             let request = request(Span::from_millis(1), Instant::FAR, Span::from_millis(2));
-            waits.add(&request);
+            end(&mut waits, request);
         }
         assert!((waits.price() - 2.002).abs() < 1e-6);
     }
