@@ -7,7 +7,7 @@ use tidegate_sim::plain::{possible, rows, run};
 fn main() {
     let filter = std::env::args().nth(1).unwrap_or_default();
     let seeds: u64 = std::env::args().nth(2).and_then(|s| s.parse().ok()).unwrap_or(1);
-    let file = "/work/wt/possible.txt";
+    let file = "/tmp/possible.txt";
     let known = std::fs::read_to_string(file).unwrap_or_default();
     let mut out = known.clone();
     for row in rows().iter().filter(|row| row.name.contains(&filter)) {
