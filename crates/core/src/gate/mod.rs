@@ -24,6 +24,7 @@ mod config;
 mod door;
 mod downstream;
 mod questions;
+mod standstill;
 mod workflows;
 
 use std::collections::VecDeque;
@@ -53,6 +54,7 @@ pub use abandoned::Gone;
 pub use config::GateConfig;
 pub use downstream::CalleeId;
 use downstream::Downstream;
+use standstill::Standstill;
 
 /// What is left until the deadline, [`Span::MAX`] if there is none.
 fn time_left(now: Instant, context: &Context) -> Span {
@@ -109,6 +111,7 @@ pub struct Gate {
     /// Slots that are taken, be it by abandoned work.
     running: u32,
     abandoned: Abandoned,
+    standstill: Standstill,
     /// The first stage, if there is any.
     limits: Option<Box<Limits>>,
     schedule: Box<dyn Scheduler>,
@@ -216,6 +219,7 @@ impl Gate {
             entries: Slab::default(),
             running: 0,
             abandoned: Abandoned::default(),
+            standstill: Standstill::default(),
             limits: Limits::build(&config.limits, now),
             schedule: config.schedule.build(),
             admission,
@@ -298,7 +302,7 @@ impl Gate {
             State::Running | State::Abandoned => {
                 entry.request.attained += now.since(entry.started);
                 let (state, workflow) = (entry.state, entry.request.context.workflow);
-                self.free_slot(now, workflow);
+                self.free_slot(now, id, workflow);
                 if state == State::Abandoned {
                     self.clear_abandoned(now, id);
                 }
@@ -337,7 +341,7 @@ impl Gate {
             running: self.running,
             beside: entry.beside,
             waiting: self.backlog.waiting(),
-            quiet: self.slots.is_quiet(),
+            quiet: self.slots.is_quiet() && self.standstill.slots() == 0,
             shedding: std::mem::take(&mut self.shedding),
         };
         self.cx.events.push(now, || {
@@ -397,14 +401,15 @@ impl Gate {
                 entry.request.cost =
                     Cost(entry.request.cost.0.saturating_sub(step.as_nanos()).max(1));
                 let workflow = entry.request.context.workflow;
-                self.free_slot(now, workflow);
+                self.free_slot(now, id, workflow);
             }
         }
     }
 
     /// A slot that a request of `workflow` held is free.
-    fn free_slot(&mut self, now: Instant, workflow: Workflow) {
+    fn free_slot(&mut self, now: Instant, id: RequestId, workflow: Workflow) {
         self.running -= 1;
+        self.standstill.on_free(now, id);
         self.backlog.on_free(self.running);
         if let Some(control) = &mut self.control {
             control.free_slot(now, workflow);
@@ -529,6 +534,8 @@ impl Gate {
         }
         if self.backlog.waiting() > 0 {
             self.start_at_most(now, most);
+            self.look_at_standstill(now);
+            self.start_at_most(now, most);
         }
         self.backlog.on_dispatch(now, self.running);
         self.rank_newcomers();
@@ -564,7 +571,8 @@ impl Gate {
             control.limiter.due().map(|due| due.min(control.period_ends()).max(self.cx.now))
         });
         let free = self.abandoned_until().map(|until| until.max(self.cx.now));
-        self.admission.next_wakeup().into_iter().chain(turn).chain(free).min()
+        let stands = self.standstill_at();
+        self.admission.next_wakeup().into_iter().chain(turn).chain(free).chain(stands).min()
     }
 
     /// What to tell `caller` with a response to a request of `workflow`, be it an answer or a
@@ -639,7 +647,7 @@ impl Gate {
     /// Apart, as often nothing waits.
     #[inline(never)]
     fn start_at_most(&mut self, now: Instant, most: u32) {
-        let limit = self.limit.min(self.running.saturating_add(most));
+        let limit = self.slots().min(self.running.saturating_add(most));
         while self.backlog.waiting() > 0 && self.running < limit {
             let Some(id) = self.schedule.pop(now) else { break };
             self.start(now, id);
@@ -688,6 +696,7 @@ impl Gate {
                 self.note_source(&context);
                 self.dequeue(now, id, true);
                 self.running += 1;
+                self.standstill.on_start(now);
                 self.due.push_back(Due::Start { id, degraded });
             }
         }
