@@ -8,6 +8,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use tidegate_core::Rank;
 use tidegate_core::entry::{Entry, HourKey};
 
+use crate::path;
+
 /// Cookies that tell users apart, by the names that frameworks give them.
 const SESSION_COOKIES: [&[u8]; 5] =
     [b"session", b"sessionid", b"session_id", b"sid", b"JSESSIONID"];
@@ -97,12 +99,14 @@ fn seconds() -> u64 {
 pub const EXEMPT: [&str; 5] =
     ["/healthz", "/livez", "/readyz", "/health", "/grpc.health.v1.Health/"];
 
-/// Whether `path` is one of `exempt`. One that ends in `/` stands for all below it.
+/// Whether `path` is one of `exempt`. One that ends in `/` stands for all below it. A path that a server may
+/// resolve to another is none.
 pub fn is_exempt(exempt: &[impl AsRef<str>], path: &str) -> bool {
     exempt
         .iter()
         .map(AsRef::as_ref)
         .any(|exempt| if exempt.ends_with('/') { path.starts_with(exempt) } else { path == exempt })
+        && path::is_normal(path)
 }
 
 #[cfg(test)]
@@ -147,6 +151,9 @@ mod tests {
             ("/healthz/x", false),
             ("/grpc.health.v1.Health/Check", true),
             ("/", false),
+            ("/grpc.health.v1.Health/../expensive", false),
+            ("/grpc.health.v1.Health/%2e%2e/expensive", false),
+            ("/grpc.health.v1.Health/..%2fexpensive", false),
         ] {
             assert_eq!(is_exempt(&EXEMPT, path), exempt, "{path}");
         }

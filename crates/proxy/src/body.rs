@@ -15,6 +15,7 @@ use tidegate_http::wire;
 
 use tokio::sync::mpsc;
 
+use crate::exempt;
 use crate::headers;
 use crate::sideline::Probe;
 use crate::trace::Span as Traced;
@@ -229,7 +230,9 @@ pub(crate) enum Entry {
     Slot(Slot, Option<Probe>),
     /// Nothing holds it: what the gate decides is not enforced for it.
     Watched(Probe),
-    /// The gate was not asked.
+    /// It passed the gate, in one of the places for that.
+    Exempt(exempt::Place),
+    /// Nothing holds it any more.
     Outside,
 }
 
@@ -246,6 +249,10 @@ impl Entry {
                 probe
             }
             Self::Watched(probe) => Some(probe),
+            Self::Exempt(place) => {
+                place.end();
+                None
+            }
             Self::Outside => None,
         };
         probe.into_iter().for_each(|probe| probe.end(now, outcome));

@@ -10,8 +10,8 @@ use std::net::IpAddr;
 use http::{HeaderMap, HeaderName, Request};
 use tidegate_core::entry::{Entry, EntryConfig};
 use tidegate_core::{Criticality, Rank};
-use tidegate_http::identity;
 use tidegate_http::wire::Names;
+use tidegate_http::{identity, path};
 
 use crate::config::{ProxyConfig, Rule};
 
@@ -50,6 +50,8 @@ impl Ranks {
 
     fn rule<B>(&self, request: &Request<B>, peer: IpAddr) -> Option<&(Rule, String)> {
         let (method, path) = (request.method(), request.uri().path());
+        // What may be read as another path is none of those that rules name.
+        let path = if !self.rules.is_empty() && path::is_normal(path) { path } else { "" };
         self.rules.iter().find(|(rule, _)| rule.fits(method, path, request.headers(), peer))
     }
 

@@ -24,13 +24,13 @@ use crate::trace::Span;
 use crate::upload::Upload;
 use crate::upstream::{Call, Failure, Source};
 use crate::worker::{Settings, Worker};
-use crate::{orca, outbound, spare};
+use crate::{edge, exempt, orca, outbound, spare};
 
 type Answer = Response<ProxyBody>;
 
 /// What there is to know of a request before the gate is asked.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+pub(crate) struct Asked {
     context: Context,
     /// Whether it came with a context that was taken, so that its sender understands feedback.
     listens: bool,
@@ -51,12 +51,18 @@ pub(crate) async fn serve(worker: &Arc<Worker>, peer: &Peer, request: Request<In
     let patience = settings.body_timeout.into();
     // From here on it stays where it is: it is large.
     let mut request = request.map(|body| Upload::new(body, patience));
+    if let Err(answer) = edge::clean(worker, &settings, &mut request) {
+        return answer;
+    }
     let now = worker.gate.now();
     let asked = ask(worker, &settings, &request, peer, now);
     let mut span = settings.traces.begin(&mut request, &asked.context);
     if settings.ranks.is_exempt(request.uri().path()) {
-        span.passed();
-        return forward(worker, &settings, peer, &mut request, &asked, Entry::Outside, span).await;
+        // Rare, and not to be carried by every request.
+        match Box::pin(exempt::pass(worker, &settings, peer, &mut request, &asked, span)).await {
+            Ok(answer) => return answer,
+            Err(back) => span = back,
+        }
     }
     let entry = match enter(worker, now, &asked).await {
         Ok(entry) => entry,
@@ -74,6 +80,20 @@ pub(crate) async fn serve(worker: &Arc<Worker>, peer: &Peer, request: Request<In
         tell(worker, &mut answer, &asked.context, None);
     }
     answer
+}
+
+/// Asks an upstream in the name of many, with what `entry` holds.
+pub(crate) async fn ask_for(
+    worker: &Arc<Worker>,
+    settings: &Settings,
+    peer: &Peer,
+    mut request: Request<Upload>,
+    entry: Entry,
+) -> Answer {
+    let asked = ask(worker, settings, &request, peer, worker.gate.now());
+    let mut span = settings.traces.begin(&mut request, &asked.context);
+    span.passed();
+    forward(worker, settings, peer, &mut request, &asked, entry, span).await
 }
 
 /// Reads what the request says, as far as the client's word is taken. A timeout always is: it only
@@ -152,7 +172,7 @@ fn within(percent: Percent, worker: &Worker, asked: &Asked) -> bool {
 }
 
 /// From the slot to the head of the answer; the body follows by itself.
-async fn forward(
+pub(crate) async fn forward(
     worker: &Arc<Worker>,
     settings: &Settings,
     peer: &Peer,
@@ -342,7 +362,7 @@ fn tell(worker: &Worker, answer: &mut Answer, context: &Context, rejection: Opti
     }
 }
 
-fn plain(status: StatusCode, text: impl Into<bytes::Bytes>) -> Answer {
+pub(crate) fn plain(status: StatusCode, text: impl Into<bytes::Bytes>) -> Answer {
     let mut answer = Response::new(ProxyBody::text(text));
     *answer.status_mut() = status;
     let kind = HeaderValue::from_static("text/plain; charset=utf-8");

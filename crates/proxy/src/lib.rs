@@ -21,12 +21,15 @@
 
 #![allow(clippy::disallowed_methods, reason = "a driver reads the clock for the core")]
 
+mod address;
 mod admin;
 mod body;
 pub mod config;
 mod connection;
 pub mod dashboard;
+mod edge;
 mod entry;
+mod exempt;
 mod forward;
 mod h1;
 mod h2;
@@ -57,6 +60,6 @@ mod upstream;
 mod watch;
 mod worker;
 
-pub use config::{Address, File, Percent, ProxyConfig, Rule, Trust, Version};
+pub use config::{Address, EdgeConfig, File, Percent, ProxyConfig, Rule, Trust, Version};
 pub use log::Log;
 pub use server::{Handle, Server, Source, StartError};

@@ -149,6 +149,10 @@ pub(crate) struct Counters {
     pub(crate) broken: Counter,
     /// Requests whose upstream did not begin its answer in time.
     pub(crate) late: Counter,
+    /// Requests for exempt paths that were asked at the gate, as too many were on their way.
+    pub(crate) exempt_gated: Counter,
+    /// Requests whose path can be read in several ways.
+    pub(crate) ambiguous: Counter,
     /// Contexts that could not be read.
     pub(crate) malformed: Counter,
     /// Reloads of the configuration that took effect.

@@ -244,12 +244,22 @@ impl Snapshot<'_> {
 fn plain_counters(
     counters: &Counters,
     metrics: &Metrics,
-) -> [(&'static str, &'static str, u64); 11] {
+) -> [(&'static str, &'static str, u64); 13] {
     [
         ("connections_accepted", "Client connections accepted.", counters.accepted.get()),
         ("accept_failures", "Accepts that failed.", counters.accept_failures.get()),
         ("connections_refused", "Closed: too many client connections.", counters.too_many.get()),
         ("connections_throttled", "Closed: too many new ones at once.", counters.too_fast.get()),
+        (
+            "exempt_gated",
+            "Requests for exempt paths asked at the gate, as too many were on their way.",
+            counters.exempt_gated.get(),
+        ),
+        (
+            "ambiguous_paths",
+            "Requests whose path servers read in different ways.",
+            counters.ambiguous.get(),
+        ),
         (
             "slow_clients",
             "Requests that were not sent, and answers that were not taken, in time.",

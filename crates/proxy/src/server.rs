@@ -185,6 +185,7 @@ impl Server {
             names: names.clone(),
             counters: Arc::clone(&counters),
             peers: peers.clone(),
+            exempt: Arc::default(),
             round_trips: Arc::default(),
             threads: listeners.len(),
             secret,

@@ -16,9 +16,10 @@ use tokio::sync::{mpsc, watch};
 use tokio_rustls::rustls::ServerConfig;
 
 use crate::body::Streams;
-use crate::config::{ConnectionsConfig, ProxyConfig, Trust};
+use crate::config::{AmbiguousPaths, ConnectionsConfig, ProxyConfig, Trust};
 use crate::connection;
 use crate::entry::Ranks;
+use crate::exempt::Exempt;
 use crate::health::Peers;
 use crate::metrics::Counters;
 use crate::sideline::Sideline;
@@ -59,6 +60,7 @@ pub(crate) struct Worker {
     peers: Peers,
     round_trips: Arc<RoundTrips>,
     pub(crate) streams: Streams,
+    pub(crate) exempt: Arc<Exempt>,
     settings: RwLock<Arc<Settings>>,
     /// Its runtime, once it runs.
     runtime: OnceLock<Handle>,
@@ -82,6 +84,9 @@ pub(crate) struct Settings {
     pub(crate) connections: ConnectionsConfig,
     /// Protocols that a connection may change to.
     pub(crate) upgrades: Vec<String>,
+    pub(crate) ambiguous_paths: AmbiguousPaths,
+    /// Most requests for exempt paths.
+    pub(crate) exempt_at_once: u32,
     pub(crate) header_timeout: Span,
     pub(crate) body_timeout: Span,
     pace: Pace,
@@ -107,6 +112,8 @@ impl Settings {
             tls: tls.server.clone(),
             connections: config.connections.clone(),
             upgrades: config.upgrades.clone(),
+            ambiguous_paths: config.edge.ambiguous_paths,
+            exempt_at_once: config.edge.exempt_at_once,
             header_timeout,
             body_timeout,
             pace: Pace::new(config.connections.per_second, threads, now),
@@ -131,6 +138,8 @@ pub(crate) struct Tools {
     pub(crate) names: Names,
     pub(crate) counters: Arc<Counters>,
     pub(crate) peers: Peers,
+    /// What passes the gate.
+    pub(crate) exempt: Arc<Exempt>,
     /// How far clients are.
     pub(crate) round_trips: Arc<RoundTrips>,
     pub(crate) threads: usize,
@@ -141,8 +150,18 @@ pub(crate) struct Tools {
 impl Worker {
     /// One of as many threads as there are `tools` of.
     pub(crate) fn new(tools: Tools, config: &ProxyConfig, links: &Links) -> Self {
-        let Tools { gate, sideline, names, counters, peers, round_trips, threads, secret, seed } =
-            tools;
+        let Tools {
+            gate,
+            sideline,
+            names,
+            counters,
+            peers,
+            exempt,
+            round_trips,
+            threads,
+            secret,
+            seed,
+        } = tools;
         let now = gate.now();
         let settings = Settings::new(config, links, &[], &peers, (threads, secret, seed), now);
         Self {
@@ -153,6 +172,7 @@ impl Worker {
             peers,
             round_trips,
             streams: Streams::default(),
+            exempt,
             settings: RwLock::new(Arc::new(settings)),
             runtime: OnceLock::new(),
             threads,

@@ -2,6 +2,7 @@
 
 mod address;
 mod connections;
+mod edge;
 mod percent;
 mod proxy;
 mod rule;
@@ -23,6 +24,7 @@ use tidegate_core::workflow::WorkflowConfig;
 
 pub use address::{Address, Scheme, Version};
 pub use connections::{ConnectionsConfig, TlsConfig};
+pub use edge::{AmbiguousPaths, EdgeConfig};
 pub use percent::Percent;
 pub use proxy::{ProxyConfig, Trust};
 pub use rule::{Network, Rule};

@@ -10,7 +10,8 @@ use tidegate_core::config::Problems;
 use tidegate_http::identity::EXEMPT;
 
 use super::{
-    Address, ConnectionsConfig, HealthConfig, Percent, Rule, Spill, TlsConfig, TracesConfig,
+    Address, ConnectionsConfig, EdgeConfig, HealthConfig, Percent, Rule, Spill, TlsConfig,
+    TracesConfig,
 };
 use crate::log::Log;
 
@@ -96,6 +97,8 @@ pub struct ProxyConfig {
     pub drain_timeout: Span,
     /// When an upstream counts as well.
     pub health: HealthConfig,
+    /// What is taken of strangers.
+    pub edge: EdgeConfig,
     /// What client connections may take.
     pub connections: ConnectionsConfig,
     /// Spans for a collector of OpenTelemetry. Default: none.
@@ -139,6 +142,7 @@ impl Default for ProxyConfig {
             body_timeout: Span::from_secs(30),
             drain_timeout: Span::from_secs(25),
             health: HealthConfig::default(),
+            edge: EdgeConfig::default(),
             connections: ConnectionsConfig::default(),
             traces: TracesConfig::default(),
             tls: TlsConfig::default(),
@@ -173,6 +177,7 @@ impl ProxyConfig {
             mixed == 0,
             "one of http, https, h2c, h2 for all, as replicas are alike",
         );
+        problems.within("edge", |problems| self.edge.validate(problems));
         problems.within("connections", |problems| self.connections.validate(problems));
         problems.within("traces", |problems| self.traces.validate(problems));
         problems.within("tls", |problems| self.tls.validate(problems));
