@@ -11,7 +11,6 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tidegate_core::{Instant, Outcome, Span};
 use tidegate_driver::Slot;
-use tidegate_http::wire;
 
 use tokio::sync::mpsc;
 
@@ -94,8 +93,9 @@ impl Body for ProxyBody {
         };
         if let Poll::Ready(Some(Ok(frame))) = &mut frame {
             headers::clean_trailers(frame);
-            // What the service's gate says is for us, not for our clients.
-            frame.trailers_mut().map(|trailers| trailers.remove(wire::FEEDBACK));
+            if let (Some(trailers), Some(held)) = (frame.trailers_mut(), &held) {
+                headers::remove_reports(trailers, held.worker.settings().trust);
+            }
         }
         match &frame {
             Poll::Ready(Some(Err(_))) => held.take().into_iter().for_each(Held::broken),

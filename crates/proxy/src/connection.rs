@@ -37,14 +37,15 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::body::ProxyBody;
+use crate::certificate::Certificate;
 use crate::config::{ConnectionsConfig, Version};
 use crate::headers::Peer;
 use crate::inbound::Inbound;
 use crate::rarely::Rarely;
 use crate::socket::{Look, Socket};
 use crate::tls;
-use crate::worker::{Phase, Worker};
-use crate::{forward, h2};
+use crate::worker::{Phase, Settings, Worker};
+use crate::{forward, h2, proxy_protocol};
 
 /// Fields that hyper takes of a request if it is told nothing else.
 const HYPER_HEADERS: usize = 100;
@@ -63,12 +64,24 @@ const LAST_CALL: Duration = Duration::from_millis(100);
 /// Serves a connection to its end.
 pub(crate) async fn serve(
     worker: Arc<Worker>,
-    stream: TcpStream,
-    peer: IpAddr,
+    mut stream: TcpStream,
+    mut peer: IpAddr,
     mut phase: watch::Receiver<Phase>,
 ) {
     let settings = worker.settings();
     let limit = Duration::from(settings.header_timeout);
+    if settings.proxy_protocol {
+        // Rare, and not to be carried by every connection.
+        let told = Box::pin(timeout(limit, whose(&settings, &mut stream, peer)));
+        peer = tokio::select! {
+            biased;
+            told = told => match told {
+                Ok(Ok(address)) => address,
+                Ok(Err(_)) | Err(_) => return worker.counters.unnamed.add(1),
+            },
+            () = draining(&mut phase) => return,
+        };
+    }
     // Silent for too long, or gone, or no TLS: how a connection ends is the client's business.
     match &settings.tls {
         None => {
@@ -80,7 +93,7 @@ pub(crate) async fn serve(
             drop(settings);
             if let Ok(Ok(version)) = version {
                 let (stream, look) = Socket::new(stream);
-                speak(worker, (stream, look), version, peer, phase).await;
+                speak(worker, (stream, look), version, Peer::new(peer), phase).await;
             }
         }
         Some(config) => {
@@ -98,8 +111,19 @@ pub(crate) async fn serve(
             };
             let h2 = stream.get_ref().1.alpn_protocol() == Some(tls::H2);
             let version = if h2 { Version::Two } else { Version::One };
+            let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+            let certificate = certificate.and_then(|der| Certificate::read(der));
+            let peer = Peer::secured(peer, certificate.map(|it| it.identity()));
             speak(worker, (stream, look), version, peer, phase).await;
         }
+    }
+}
+
+/// Whose a connection from `peer` is, where the proxies before us say so first.
+async fn whose(settings: &Settings, stream: &mut TcpStream, peer: IpAddr) -> io::Result<IpAddr> {
+    match settings.strangers.hops.trusts(peer) {
+        true => Ok(proxy_protocol::read(stream).await?.unwrap_or(peer)),
+        false => Err(io::ErrorKind::PermissionDenied.into()),
     }
 }
 
@@ -107,7 +131,7 @@ async fn speak<S>(
     worker: Arc<Worker>,
     (stream, look): (S, Look),
     version: Version,
-    peer: IpAddr,
+    peer: Peer,
     mut phase: watch::Receiver<Phase>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -119,7 +143,6 @@ async fn speak<S>(
     // HTTP/2 is read whatever waits.
     let seen = heads.then_some(&look);
     let limits = worker.settings().connections.clone();
-    let peer = Peer::new(peer);
     let (worker, peer) = (&worker, &peer);
     let answer = |request: Request<Inbound>| {
         let active = Active::new(&pulse);

@@ -97,7 +97,7 @@ pub(crate) async fn pass(
     mut span: Span,
 ) -> Result<Response<ProxyBody>, Span> {
     if let Some(key) = key(request) {
-        let awaited = worker.exempt.join(worker, settings, peer, request, key);
+        let awaited = worker.exempt.join(worker, settings, asked.address, request, key);
         let told = match awaited {
             Some(mut awaited) => {
                 awaited.wait_for(Option::is_some).await.ok().and_then(|it| it.clone())
@@ -112,7 +112,7 @@ pub(crate) async fn pass(
             return Ok(answer);
         }
     }
-    let Some(place) = worker.exempt.place(peer.ip, settings.exempt_at_once) else {
+    let Some(place) = worker.exempt.place(asked.address, settings.exempt_at_once) else {
         worker.counters.exempt_gated.add(1);
         return Err(span);
     };
@@ -144,7 +144,7 @@ impl Exempt {
         self: &Arc<Self>,
         worker: &Arc<Worker>,
         settings: &Arc<Settings>,
-        peer: &Peer,
+        client: IpAddr,
         request: &Request<Upload>,
         key: String,
     ) -> Option<Awaited> {
@@ -152,7 +152,7 @@ impl Exempt {
         if let Some(known) = awaited.get(&key) {
             return Some(known.clone());
         }
-        let place = self.place(peer.ip, settings.exempt_at_once)?;
+        let place = self.place(client, settings.exempt_at_once)?;
         let (tell, told) = watch::channel(None);
         awaited.insert(key.clone(), told.clone());
         let leading = Leading { exempt: Arc::clone(self), key };
@@ -165,7 +165,7 @@ impl Exempt {
                 .extend(values.map(|value| (HeaderName::from_static(name), value.clone())));
         }
         let (worker, settings) = (Arc::clone(worker), Arc::clone(settings));
-        let peer = Peer::new(peer.ip);
+        let peer = Peer::new(client);
         // A task of its own: whoever came first may leave, and the others still wait.
         tokio::spawn(async move {
             let answer = forward::ask_for(&worker, &settings, &peer, common, Entry::Exempt(place));
@@ -277,7 +277,8 @@ mod tests {
         held.extend(place(1));
         assert_eq!(held.len(), 8);
         held.into_iter().for_each(Place::end);
-        assert_eq!((lock(&exempt.places).taken, lock(&exempt.places).by.len()), (0, 0));
+        let places = lock(&exempt.places);
+        assert_eq!((places.taken, places.by.len()), (0, 0));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The way of one request: into the gate, to an upstream, and back.
 
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use tokio::time::timeout;
 
 use crate::body::{Entry, Held, Place, ProxyBody};
 use crate::config::{self, Percent, Trust};
+use crate::entry::Client;
 use crate::headers::{self, Peer};
 use crate::inbound::Inbound;
 use crate::trace::Span;
@@ -32,6 +34,8 @@ type Answer = Response<ProxyBody>;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     context: Context,
+    /// Whose it is, through the proxies that we trust.
+    pub(crate) address: IpAddr,
     /// Whether it came with a context that was taken, so that its sender understands feedback.
     listens: bool,
     /// Whether anything but an address says who the user is.
@@ -51,7 +55,7 @@ pub(crate) async fn serve(worker: &Arc<Worker>, peer: &Peer, request: Request<In
     let patience = settings.body_timeout.into();
     // From here on it stays where it is: it is large.
     let mut request = request.map(|body| Upload::new(body, patience));
-    if let Err(answer) = edge::clean(worker, &settings, &mut request) {
+    if let Err(answer) = edge::clean(worker, &settings, peer, &mut request) {
         return answer;
     }
     let now = worker.gate.now();
@@ -113,13 +117,14 @@ fn ask(
         false => None,
     };
     let listens = matches!(told, Some(Ok(_)));
+    let client = Client::of(&settings.strangers, headers, peer);
     let mut context = match told {
         Some(Ok(context)) => context,
         told => {
             worker.counters.malformed.add(u64::from(told.is_some()));
-            let workflow = settings.ranks.workflow(request, peer.ip);
+            let workflow = settings.ranks.workflow(request, client.address);
             let workflow = workflow.map_or(Workflow::NONE, |name| worker.names.number(name));
-            let rank = settings.ranks.rank(request, peer.ip);
+            let rank = settings.ranks.rank(request, &client);
             Context { rank, workflow, ..Context::default() }
         }
     };
@@ -131,10 +136,11 @@ fn ask(
         context.deadline = context.deadline.min(now + patience);
     }
     // Asked for only where a share is enforced.
-    let named = worker.sideline.plays() && (listens || settings.ranks.names_user(headers));
+    let named = worker.sideline.plays() && (listens || settings.ranks.names_user(headers, &client));
     let length = request.body().size_hint().upper();
     let long = request.version() <= Version::HTTP_11 && length.is_none_or(|it| it > SHORT_BODY);
-    Asked { context: context::draw(context), listens, named, grpc: wire::is_grpc(headers), long }
+    let (context, address) = (context::draw(context), client.address);
+    Asked { context, address, listens, named, grpc: wire::is_grpc(headers), long }
 }
 
 /// Waits for a slot. Where the gate is not fully enforced nothing waits, and what its model refuses
@@ -258,7 +264,7 @@ fn answer(
     parts.version = Version::HTTP_11;
     // What an upstream's own gate says is for us, not for our clients.
     if mentioned {
-        parts.headers.remove(wire::FEEDBACK);
+        headers::remove_reports(&mut parts.headers, worker.settings().trust);
     }
     let refused = || wire::refusal_of(status, &parts.headers).is_some();
     let held = Held {
@@ -331,7 +337,8 @@ fn fail(worker: &Worker, failure: &Failure) -> Answer {
         Failure::Client(_) => (StatusCode::BAD_REQUEST, &worker.counters.broken_uploads),
     };
     counter.add(1);
-    plain(status, format!("{failure}\n"))
+    // Addresses and errors are for operators (`/state`).
+    plain(status, failure.told())
 }
 
 /// A refusal is a response, given before anything of the body was read.

@@ -137,6 +137,8 @@ pub(crate) struct Counters {
     pub(crate) slow_clients: Counter,
     /// Requests that their clients broke off while they were sent.
     pub(crate) broken_uploads: Counter,
+    /// Client connections that did not begin with whose they are, where they have to.
+    pub(crate) unnamed: Counter,
     /// Client connections on which no TLS came about.
     pub(crate) tls_failures: Counter,
     /// Client connections open.

@@ -244,7 +244,7 @@ impl Snapshot<'_> {
 fn plain_counters(
     counters: &Counters,
     metrics: &Metrics,
-) -> [(&'static str, &'static str, u64); 13] {
+) -> [(&'static str, &'static str, u64); 14] {
     [
         ("connections_accepted", "Client connections accepted.", counters.accepted.get()),
         ("accept_failures", "Accepts that failed.", counters.accept_failures.get()),
@@ -259,6 +259,11 @@ fn plain_counters(
             "ambiguous_paths",
             "Requests whose path servers read in different ways.",
             counters.ambiguous.get(),
+        ),
+        (
+            "proxy_protocol_failures",
+            "Client connections that did not begin with a header of the PROXY protocol.",
+            counters.unnamed.get(),
         ),
         (
             "slow_clients",

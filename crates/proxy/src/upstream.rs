@@ -127,6 +127,19 @@ impl Failure {
     }
 }
 
+impl Failure {
+    /// What a client is told.
+    pub(crate) fn told(&self) -> &'static str {
+        match self {
+            Self::Connect(_) => "the upstream cannot be connected to\n",
+            Self::Broken(_) => "the upstream broke off\n",
+            Self::Late => "the upstream did not answer in time\n",
+            Self::Slow => "the request did not come in time\n",
+            Self::Client(_) => "the request broke off\n",
+        }
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -223,6 +236,7 @@ impl Upstreams {
                     // The call is dropped.
                     Err((false, error)) if error.is_the_clients() => return Err(error),
                     Err((false, error)) => {
+                        upstream.peer.note(&error);
                         let now = clock();
                         let late = matches!(error, Failure::Late);
                         if late {
@@ -238,6 +252,7 @@ impl Upstreams {
                     }
                 }
             }
+            failure.iter().for_each(|failure| upstream.peer.note(failure));
             call.failed(clock(), &self.health);
         }
         Err(failure.unwrap_or_else(|| Failure::Connect(io::ErrorKind::AddrNotAvailable.into())))

@@ -16,8 +16,9 @@ use tokio::sync::{mpsc, watch};
 use tokio_rustls::rustls::ServerConfig;
 
 use crate::body::Streams;
-use crate::config::{AmbiguousPaths, ConnectionsConfig, ProxyConfig, Trust};
+use crate::config::{ConnectionsConfig, ProxyConfig, Trust};
 use crate::connection;
+use crate::edge::Strangers;
 use crate::entry::Ranks;
 use crate::exempt::Exempt;
 use crate::health::Peers;
@@ -84,7 +85,9 @@ pub(crate) struct Settings {
     pub(crate) connections: ConnectionsConfig,
     /// Protocols that a connection may change to.
     pub(crate) upgrades: Vec<String>,
-    pub(crate) ambiguous_paths: AmbiguousPaths,
+    pub(crate) strangers: Strangers,
+    /// Whether connections begin with whose they are.
+    pub(crate) proxy_protocol: bool,
     /// Most requests for exempt paths.
     pub(crate) exempt_at_once: u32,
     pub(crate) header_timeout: Span,
@@ -112,7 +115,8 @@ impl Settings {
             tls: tls.server.clone(),
             connections: config.connections.clone(),
             upgrades: config.upgrades.clone(),
-            ambiguous_paths: config.edge.ambiguous_paths,
+            strangers: Strangers::new(config),
+            proxy_protocol: config.edge.proxy_protocol,
             exempt_at_once: config.edge.exempt_at_once,
             header_timeout,
             body_timeout,

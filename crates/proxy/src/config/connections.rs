@@ -78,10 +78,27 @@ pub struct TlsConfig {
     /// The private key that belongs to them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_file: Option<String>,
+    /// Authorities that certificates of clients must come from. Whom such a certificate is for is a user, however often it is renewed.
+    /// Default: none, and clients are not asked for certificates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_ca_file: Option<String>,
+    /// Whether clients without one are served, too. Default required.
+    pub client_certificates: ClientCertificates,
     /// Authorities that certificates of upstreams (`https`, `h2`) must come from. Default: those that
     /// the system trusts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub upstream_ca_file: Option<String>,
+}
+
+/// What is asked of clients where there are authorities for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClientCertificates {
+    /// A certificate, or there is no connection.
+    #[default]
+    Required,
+    /// None, but what is shown has to be good.
+    Optional,
 }
 
 impl TlsConfig {
@@ -95,5 +112,8 @@ impl TlsConfig {
         let given = self.cert_file.as_ref().or(self.key_file.as_ref());
         let given = given.map_or("", |path| path.as_str());
         problems.check("cert_file", given, both, "cert_file and key_file, or neither");
+        let clients = self.client_ca_file.as_deref().unwrap_or_default();
+        let fine = clients.is_empty() || self.cert_file.is_some();
+        problems.check("client_ca_file", clients, fine, "only with cert_file");
     }
 }

@@ -23,8 +23,8 @@ use tidegate_core::slots::{AdaptiveConfig, SlotsConfig};
 use tidegate_core::workflow::WorkflowConfig;
 
 pub use address::{Address, Scheme, Version};
-pub use connections::{ConnectionsConfig, TlsConfig};
-pub use edge::{AmbiguousPaths, EdgeConfig};
+pub use connections::{ClientCertificates, ConnectionsConfig, TlsConfig};
+pub use edge::{AddressField, AmbiguousPaths, EdgeConfig, Underscores};
 pub use percent::Percent;
 pub use proxy::{ProxyConfig, Trust};
 pub use rule::{Network, Rule};

@@ -32,9 +32,9 @@ pub struct ProxyConfig {
     pub capacity: f64,
     /// Whose word about ranks, deadlines and callers is taken. Default edge.
     pub trust: Trust,
-    /// Header that says who the user is, if something before us has verified it; who may choose it
-    /// freely may try names until one has a good rank. Default: none, and users are told apart by
-    /// credentials, session cookies or addresses.
+    /// Header that says who the user is, if something before us has verified it: at an edge it is taken from the networks in
+    /// `edge.trusted` alone, as who may choose it freely may try names until one has a good rank. Default: none, and users
+    /// are told apart by certificates of clients, or else by addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_header: Option<String>,
     /// Header that names the workflow of a request that no rule gives one, such as its tenant; only if
@@ -66,6 +66,9 @@ pub struct ProxyConfig {
     pub admin_token_file: Option<String>,
     /// How lines for operators are written: text or json. Default text.
     pub log: Log,
+    /// Names, beside those of this machine, by which operators reach the admin port, such as `gate.ops.example`. A page of a stranger
+    /// can have a name of its own point here, and then read what its visitor may. Default: none.
+    pub admin_hosts: Vec<String>,
     /// Threads that serve, each with a listening socket and upstream connections of its own; 0 is
     /// one per core. Default 0. Not changed by a reload.
     pub threads: usize,
@@ -133,6 +136,7 @@ impl Default for ProxyConfig {
             enforce: Percent::ALL,
             admin_token_file: None,
             log: Log::Text,
+            admin_hosts: Vec::new(),
             threads: 0,
             connect_timeout: Span::from_secs(2),
             response_timeout: Span::from_secs(30),
