@@ -146,7 +146,11 @@ mod tests {
         assert_eq!(user(&[cookie, token], None).as_deref(), Some(&b"Bearer t"[..]));
         assert_eq!(user(&[cookie, token, header], None).as_deref(), Some(&b"ann"[..]));
         let peer = Some("10.0.0.7");
-        assert_eq!(user_by(false, &[cookie, token], peer), user(&[], peer), "nobody has verified them");
+        assert_eq!(
+            user_by(false, &[cookie, token], peer),
+            user(&[], peer),
+            "nobody has verified them"
+        );
         assert_eq!(user_by(false, &[cookie, header], peer).as_deref(), Some(&b"ann"[..]));
     }
 

@@ -219,8 +219,9 @@ pub(crate) async fn forward(
     let now = worker.gate.now();
     let passed_on = wire::write_context(&own, now, &worker.names);
     request.headers_mut().insert(wire::CONTEXT, passed_on);
-    let limit =
-        (context.deadline != Instant::FAR).then(|| Duration::from(context.deadline.since(now)));
+    let left = (context.deadline != Instant::FAR).then(|| context.deadline.since(now));
+    left.into_iter().for_each(|left| wire::shorten_timeouts(request.headers_mut(), left));
+    let limit = left.map(Duration::from);
     let (head, patience) = (request.method() == Method::HEAD, settings.body_timeout.into());
     match settings.upstreams.send(|| worker.gate.now(), request, limit).await {
         Ok((response, call)) => {

@@ -3,7 +3,8 @@
 //! 1. Passive: an upstream that fails `eject_after` times in a row (no connection, broken off, no answer
 //!    in time) is out for `eject_for`, the next time for twice as long, up to [`LONGEST_OUT`]. One answer
 //!    and it is as good as new. Refusals are no failures: they are answers. Nor is what the client is to blame for: an upload
-//!    that breaks off, or a deadline of its own shorter than the `timeout` of a question.
+//!    that breaks off, or a deadline of its own: of a stranger's request nothing counts before `response_timeout`, of a
+//!    peer's the `timeout` of a question is enough.
 //! 2. Active, if there is a path to ask for: every `interval`, whoever has not answered a request since
 //!    the last time is asked; busy ones show their health anyway. While no requests come at all,
 //!    everybody is asked only every [`IDLE_INTERVAL`], so that many idle sidecars are no load.

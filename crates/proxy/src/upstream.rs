@@ -29,7 +29,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use crate::config::{Address, HealthConfig, ProxyConfig, Scheme, Version};
+use crate::config::{Address, HealthConfig, ProxyConfig, Scheme, Trust, Version};
 use crate::h1::{Connection, Stream, Unanswered};
 use crate::headers;
 use crate::health::{self, Peer, Peers};
@@ -102,6 +102,8 @@ pub(crate) struct Upstreams {
     tls: Option<Arc<ClientConfig>>,
     connect_timeout: Duration,
     response_timeout: Duration,
+    /// For how long a request must have waited in vain to say something of an upstream.
+    witness: Duration,
     idle_timeout: Span,
 }
 
@@ -131,7 +133,7 @@ impl Failure {
     /// What a client is told.
     pub(crate) fn told(&self) -> &'static str {
         match self {
-            Self::Connect(_) => "the upstream cannot be connected to\n",
+            Self::Connect(_) => "cannot connect to the upstream\n",
             Self::Broken(_) => "the upstream broke off\n",
             Self::Late => "the upstream did not answer in time\n",
             Self::Slow => "the request did not come in time\n",
@@ -182,6 +184,11 @@ impl Upstreams {
             tls,
             connect_timeout: config.connect_timeout.into(),
             response_timeout: config.response_timeout.into(),
+            // Strangers could have any upstream put out by asking for more than it can do in their time.
+            witness: match config.trust {
+                Trust::Edge => config.response_timeout.into(),
+                Trust::Inside => config.response_timeout.min(config.health.timeout).into(),
+            },
             idle_timeout: config.idle_timeout,
         }
     }
@@ -239,13 +246,12 @@ impl Upstreams {
                         upstream.peer.note(&error);
                         let now = clock();
                         let late = matches!(error, Failure::Late);
-                        if late {
+                        let patience = Duration::from(now.since(call.begun));
+                        if late && patience >= self.response_timeout.min(self.health.timeout.into())
+                        {
                             upstream.doubt(&call);
                         }
-                        // A client that does not wait for long is no witness.
-                        let patience = Duration::from(now.since(call.begun));
-                        let enough = self.response_timeout.min(self.health.timeout.into());
-                        if !late || patience >= enough {
+                        if !late || patience >= self.witness {
                             call.failed(now, &self.health);
                         }
                         return Err(error);

@@ -313,7 +313,7 @@ fn nothing_of_the_inside_is_told_to_strangers() {
     gone.kill();
     let sidecar = Sidecar::start(OPEN, &[gone.address]);
     let reply = sidecar.client().get("/", "");
-    assert_eq!((reply.status(), &*reply.text()), (502, "the upstream cannot be connected to\n"));
+    assert_eq!((reply.status(), &*reply.text()), (502, "cannot connect to the upstream\n"));
     let why = sidecar.state()["upstreams"][0]["last_failure"].clone();
     assert!(why.as_str().is_some_and(|why| why.contains("refused")), "{why}");
 }

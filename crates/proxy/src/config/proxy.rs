@@ -98,10 +98,10 @@ pub struct ProxyConfig {
     /// Longest time for what is inside to finish when the process is asked to end. Default 25 s:
     /// Kubernetes kills after 30.
     pub drain_timeout: Span,
-    /// When an upstream counts as well.
-    pub health: HealthConfig,
     /// What is taken of strangers.
     pub edge: EdgeConfig,
+    /// When an upstream counts as well.
+    pub health: HealthConfig,
     /// What client connections may take.
     pub connections: ConnectionsConfig,
     /// Spans for a collector of OpenTelemetry. Default: none.
