@@ -33,15 +33,18 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::unconstrained;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::body::ProxyBody;
 use crate::certificate::Certificate;
 use crate::config::{ConnectionsConfig, Version};
+use crate::h2::Flood;
 use crate::headers::Peer;
 use crate::inbound::Inbound;
+use crate::metrics::Counters;
 use crate::rarely::Rarely;
+use crate::seats::Seat;
 use crate::socket::{Look, Socket};
 use crate::tls;
 use crate::worker::{Phase, Settings, Worker};
@@ -66,6 +69,7 @@ pub(crate) async fn serve(
     worker: Arc<Worker>,
     mut stream: TcpStream,
     mut peer: IpAddr,
+    seat: Arc<Seat>,
     mut phase: watch::Receiver<Phase>,
 ) {
     let settings = worker.settings();
@@ -80,7 +84,11 @@ pub(crate) async fn serve(
                 Ok(Err(_)) | Err(_) => return worker.counters.unnamed.add(1),
             },
             () = draining(&mut phase) => return,
+            () = seat.leave() => return,
         };
+        if !worker.name(&seat, peer, &settings) {
+            return;
+        }
     }
     // Silent for too long, or gone, or no TLS: how a connection ends is the client's business.
     match &settings.tls {
@@ -89,11 +97,12 @@ pub(crate) async fn serve(
                 biased;
                 version = timeout(limit, spoken_on(&stream)) => version,
                 () = draining(&mut phase) => return,
+                () = seat.leave() => return,
             };
             drop(settings);
             if let Ok(Ok(version)) = version {
                 let (stream, look) = Socket::new(stream);
-                speak(worker, (stream, look), version, Peer::new(peer), phase).await;
+                speak(worker, (stream, look), version, Peer::new(peer).on(seat), phase).await;
             }
         }
         Some(config) => {
@@ -103,6 +112,7 @@ pub(crate) async fn serve(
                 accepted =
                     timeout(limit, TlsAcceptor::from(Arc::clone(config)).accept(stream)) => accepted,
                 () = draining(&mut phase) => return,
+                () = seat.leave() => return,
             };
             drop(settings);
             let Ok(Ok(stream)) = accepted else {
@@ -113,7 +123,7 @@ pub(crate) async fn serve(
             let version = if h2 { Version::Two } else { Version::One };
             let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
             let certificate = certificate.and_then(|der| Certificate::read(der));
-            let peer = Peer::secured(peer, certificate.map(|it| it.identity()));
+            let peer = Peer::secured(peer, certificate.map(|it| it.identity())).on(seat);
             speak(worker, (stream, look), version, peer, phase).await;
         }
     }
@@ -136,10 +146,11 @@ async fn speak<S>(
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let pulse = Arc::new(Pulse::default());
+    let pulse = peer.pulse();
     // Frames of HTTP/2 come without a request, too: there only answers tell the busy from the idle.
     let heads = version == Version::One;
-    let io = Watched { stream, heads, pulse: Arc::clone(&pulse) };
+    let flood = (!heads).then(|| (Flood::new(Instant::now()), Arc::clone(&worker.counters)));
+    let io = Watched { stream, heads, flood, pulse: Arc::clone(&pulse) };
     // HTTP/2 is read whatever waits.
     let seen = heads.then_some(&look);
     let limits = worker.settings().connections.clone();
@@ -160,7 +171,7 @@ async fn speak<S>(
     macro_rules! to_the_end {
         ($connection:expr) => {{
             let mut connection = pin!($connection);
-            let told = pin!(verdict(&mut phase, worker, &pulse, seen));
+            let told = pin!(verdict(&mut phase, worker, peer, &pulse, seen));
             let verdict = tokio::select! {
                 biased;
                 _ = connection.as_mut() => Verdict::Over,
@@ -237,6 +248,7 @@ enum Verdict {
 async fn verdict(
     phase: &mut watch::Receiver<Phase>,
     worker: &Worker,
+    peer: &Peer,
     pulse: &Pulse,
     look: Option<&Look>,
 ) -> Verdict {
@@ -245,6 +257,8 @@ async fn verdict(
         () = draining(phase) => Verdict::End,
         verdict = watch(worker, pulse, look.is_some()) => verdict,
         () = gone(look, pulse) => Verdict::Gone,
+        // Of a head that has begun there is no telling when it will be whole.
+        () = peer.leave() => if pulse.read().reading { Verdict::Gone } else { Verdict::End },
     }
 }
 
@@ -363,6 +377,11 @@ impl Pulse {
         change(&self.taken, 1);
     }
 
+    /// Whether nobody waits for anything here.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.active.load(Ordering::Relaxed) == 0
+    }
+
     /// Whether there is more of the last request to be read.
     pub(crate) fn note_unread(&self, unread: bool) {
         self.unread.store(unread, Ordering::Relaxed);
@@ -464,6 +483,8 @@ struct Watched<S> {
     stream: S,
     /// Whether bytes between two requests are the head of the next.
     heads: bool,
+    /// Frames of HTTP/2 that ask for nothing, and who counts those that send too many.
+    flood: Option<(Flood, Arc<Counters>)>,
     pulse: Arc<Pulse>,
 }
 
@@ -473,8 +494,11 @@ impl<S: Unpin> Watched<S> {
         write: impl FnOnce(Pin<&mut S>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         let result = write(Pin::new(&mut self.stream));
-        if result.is_ready() {
+        if let Poll::Ready(written) = &result {
             self.pulse.take();
+            if let (Some((flood, _)), Ok(bytes)) = (&mut self.flood, written) {
+                flood.on_taken(*bytes);
+            }
         }
         result
     }
@@ -490,6 +514,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         let result = Pin::new(&mut self.stream).poll_read(cx, buffer);
         if self.heads && buffer.filled().len() > before {
             self.pulse.reading.store(true, Ordering::Relaxed);
+        }
+        if let Some((flood, counters)) = &mut self.flood
+            && buffer.filled().len() > before
+            && !flood.on_sent(&buffer.filled()[before..], Instant::now())
+        {
+            counters.floods.add(1);
+            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
         }
         result
     }

@@ -26,7 +26,7 @@ use crate::trace::Span;
 use crate::upload::Upload;
 use crate::upstream::{Call, Failure, Source};
 use crate::worker::{Settings, Worker};
-use crate::{edge, exempt, orca, outbound, spare};
+use crate::{edge, exempt, orca, outbound, spare, tunnel};
 
 type Answer = Response<ProxyBody>;
 
@@ -195,6 +195,12 @@ pub(crate) async fn forward(
         config::Version::One => headers::upgrade(request, &settings.upgrades),
         config::Version::Two => None,
     };
+    if upgrade.is_some() && worker.counters.tunnels.get() >= settings.connections.tunnels {
+        // Nothing was asked of the service: the entry is dropped.
+        worker.counters.tunnels_refused.add(1);
+        span.failed(StatusCode::SERVICE_UNAVAILABLE);
+        return plain(StatusCode::SERVICE_UNAVAILABLE, "there are too many tunnels\n");
+    }
     let client = upgrade.is_some().then(|| hyper::upgrade::on(&mut *request));
     let mut prepared = headers::prepare_request(request, peer, upgrade);
     if version == config::Version::Two {
@@ -229,7 +235,7 @@ pub(crate) async fn forward(
             span.answered(call.address(), response.status());
             match client {
                 Some(client) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                    tunnel(worker, client, response, call, entry)
+                    begin_tunnel(worker, peer, client, response, call, entry)
                 }
                 _ => answer(worker, complete(response, head, patience), call, entry, span),
             }
@@ -305,22 +311,27 @@ fn complete(response: Response<Source>, head: bool, patience: Duration) -> Respo
 
 /// Joins both sides of a connection that has changed its protocol. The slot is free from here on:
 /// a connection kept for hours says nothing about how many requests the service can take.
-fn tunnel(
+fn begin_tunnel(
     worker: &Arc<Worker>,
+    peer: &Peer,
     client: hyper::upgrade::OnUpgrade,
     response: Response<Source>,
     mut call: Call,
     entry: Entry,
 ) -> Answer {
     entry.finish(worker.gate.now(), Outcome::Serve);
-    let worker = Arc::clone(worker);
+    let (worker, seat) = (Arc::clone(worker), peer.seat.clone());
+    seat.iter().for_each(|seat| seat.become_tunnel());
+    let limit = worker.settings().connections.tunnel_idle_timeout.into();
     tokio::spawn(async move {
+        // Held to its end: it is a connection of its client's.
+        let _seat = seat;
         let _open = worker.counters.tunnels.hold();
         if let (Ok(client), Some(upstream)) = (client.await, call.take_connection()) {
-            let (mut client, (mut upstream, read)) = (TokioIo::new(client), upstream.into_parts());
-            // Either side may break off at any time, and the other then learns of it.
-            if client.write_all(&read).await.is_ok() {
-                let _ = tokio::io::copy_bidirectional(&mut client, &mut upstream).await;
+            let (mut client, (upstream, read)) = (TokioIo::new(client), upstream.into_parts());
+            if client.write_all(&read).await.is_ok() && tunnel::join(client, upstream, limit).await
+            {
+                worker.counters.tunnels_idle.add(1);
             }
         }
     });

@@ -2,8 +2,9 @@
 
 use std::cell::RefCell;
 use std::fmt::Write;
+use std::future::pending;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -14,8 +15,10 @@ use http_body::Frame;
 use tidegate_http::wire::{FEEDBACK, LOAD, LOAD_BIN};
 
 use crate::config::Trust;
+use crate::connection::Pulse;
 use crate::edge;
 use crate::hops::FORWARDED_FOR;
+use crate::seats::Seat;
 
 /// Fields of one connection (RFC 9110, 7.6.1); the first names others.
 const HOP_BY_HOP: [&str; 6] =
@@ -46,6 +49,8 @@ pub(crate) struct Peer {
     secure: bool,
     /// Whom its certificate is for, if it has shown one.
     pub(crate) certificate: Option<Vec<u8>>,
+    /// Where its connection sits, if there is one.
+    pub(crate) seat: Option<Arc<Seat>>,
     /// Its address as upstreams are told, written once for all requests of the connection.
     written: HeaderValue,
     /// The authority that was asked for last, mostly the only one, and its field.
@@ -72,7 +77,25 @@ impl Peer {
     pub(crate) fn new(ip: IpAddr) -> Self {
         let ip = ip.to_canonical();
         let written = HeaderValue::try_from(ip.to_string()).expect("an address is a plain word");
-        Self { ip, secure: false, certificate: None, written, host: Mutex::new(None) }
+        Self { ip, secure: false, certificate: None, seat: None, written, host: Mutex::new(None) }
+    }
+
+    /// The same with its seat.
+    pub(crate) fn on(self, seat: Arc<Seat>) -> Self {
+        Self { seat: Some(seat), ..self }
+    }
+
+    /// What moves on its connection.
+    pub(crate) fn pulse(&self) -> Arc<Pulse> {
+        self.seat.as_ref().map(|seat| Arc::clone(seat.pulse())).unwrap_or_default()
+    }
+
+    /// Resolves when its connection has to make room for another.
+    pub(crate) async fn leave(&self) {
+        match &self.seat {
+            Some(seat) => seat.leave().await,
+            None => pending().await,
+        }
     }
 
     /// The same behind TLS, with whom its certificate is for.

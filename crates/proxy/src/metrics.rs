@@ -131,6 +131,14 @@ pub(crate) struct Counters {
     pub(crate) accept_failures: Counter,
     /// Client connections closed because there were too many.
     pub(crate) too_many: Counter,
+    /// Client connections that were idle, and made room for others.
+    pub(crate) reclaimed: Counter,
+    /// Client connections on which too many frames came that ask for nothing.
+    pub(crate) floods: Counter,
+    /// Tunnels that were refused, as there are too many.
+    pub(crate) tunnels_refused: Counter,
+    /// Tunnels that were closed, as nothing moved.
+    pub(crate) tunnels_idle: Counter,
     /// Client connections closed because too many came at once.
     pub(crate) too_fast: Counter,
     /// Heads and bodies that were not sent, and answers that were not taken, in time.

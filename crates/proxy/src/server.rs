@@ -186,6 +186,7 @@ impl Server {
             counters: Arc::clone(&counters),
             peers: peers.clone(),
             exempt: Arc::default(),
+            seats: Arc::default(),
             round_trips: Arc::default(),
             threads: listeners.len(),
             secret,

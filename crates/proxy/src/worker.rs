@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::task::Poll;
 use std::time::Duration;
 
+use socket2::{SockRef, TcpKeepalive};
 use tidegate_core::{Instant, Span};
 use tidegate_driver::{RoundTrips, SharedCaller, SharedGate};
 use tidegate_http::wire::Names;
@@ -23,6 +24,7 @@ use crate::entry::Ranks;
 use crate::exempt::Exempt;
 use crate::health::Peers;
 use crate::metrics::Counters;
+use crate::seats::{Full, Seat, Seats};
 use crate::sideline::Sideline;
 use crate::spare;
 use crate::tls::Tls;
@@ -34,6 +36,8 @@ const BACKLOG: u32 = 4096;
 /// Tasks run between two looks at the sockets, so that requests soon stand in the gate instead of
 /// in sockets (docs/driving.md).
 const EVENT_INTERVAL: u32 = 32;
+/// Silence after which the kernel asks whether a client is still there.
+const KEEPALIVE: Duration = Duration::from_secs(60);
 /// Pause after an accept that failed: mostly all file descriptors are in use.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Time between two looks for streams and for old upstream connections.
@@ -62,6 +66,7 @@ pub(crate) struct Worker {
     round_trips: Arc<RoundTrips>,
     pub(crate) streams: Streams,
     pub(crate) exempt: Arc<Exempt>,
+    seats: Arc<Seats>,
     settings: RwLock<Arc<Settings>>,
     /// Its runtime, once it runs.
     runtime: OnceLock<Handle>,
@@ -144,6 +149,8 @@ pub(crate) struct Tools {
     pub(crate) peers: Peers,
     /// What passes the gate.
     pub(crate) exempt: Arc<Exempt>,
+    /// Who is connected.
+    pub(crate) seats: Arc<Seats>,
     /// How far clients are.
     pub(crate) round_trips: Arc<RoundTrips>,
     pub(crate) threads: usize,
@@ -161,6 +168,7 @@ impl Worker {
             counters,
             peers,
             exempt,
+            seats,
             round_trips,
             threads,
             secret,
@@ -177,6 +185,7 @@ impl Worker {
             round_trips,
             streams: Streams::default(),
             exempt,
+            seats,
             settings: RwLock::new(Arc::new(settings)),
             runtime: OnceLock::new(),
             threads,
@@ -264,6 +273,16 @@ impl Worker {
         self.streams.sweep(now, settings.stream_after);
     }
 
+    /// Notes whose a seat is; false if that one has too many.
+    pub(crate) fn name(&self, seat: &Seat, peer: IpAddr, settings: &Settings) -> bool {
+        let named = seat.name(peer, settings.connections.per_address);
+        match named {
+            Ok(instead) => self.counters.reclaimed.add(instead.into()),
+            Err(Full) => self.counters.too_many.add(1),
+        }
+        named.is_ok()
+    }
+
     /// Serves a connection, unless there are too many.
     fn connect(
         self: &Arc<Self>,
@@ -275,9 +294,13 @@ impl Worker {
         let counters = &self.counters;
         counters.accepted.add(1);
         let settings = self.settings();
-        let open = counters.connections.get() + counters.tunnels.get();
-        if open >= settings.connections.most {
+        let Ok((seat, instead)) = self.seats.take(settings.connections.most) else {
             return counters.too_many.add(1);
+        };
+        counters.reclaimed.add(instead.into());
+        // A proxy of ours says later whose it is, or speaks for many.
+        if !settings.strangers.hops.trusts(peer) && !self.name(&seat, peer, &settings) {
+            return;
         }
         if !settings.pace.allows(self.gate.now()) {
             return counters.too_fast.add(1);
@@ -290,7 +313,7 @@ impl Worker {
             let _alive = alive;
             let counters = Arc::clone(&worker.counters);
             let _open = counters.connections.hold();
-            connection::serve(worker, stream, peer, phase).await;
+            connection::serve(worker, stream, peer, Arc::new(seat), phase).await;
         });
     }
 }
@@ -342,6 +365,8 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     socket.set_reuseaddr(true)?;
     #[cfg(unix)]
     socket.set_reuseport(true)?;
+    // Accepted ones have it from here: who is gone without a word is found out.
+    SockRef::from(&socket).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
     socket.bind(address)?;
     socket.listen(BACKLOG)?.into_std()
 }
