@@ -11,10 +11,10 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tidegate_core::{Instant, Outcome, Span};
 use tidegate_driver::Slot;
-use tidegate_http::wire;
 
 use tokio::sync::mpsc;
 
+use crate::exempt;
 use crate::headers;
 use crate::sideline::Probe;
 use crate::trace::Span as Traced;
@@ -93,8 +93,9 @@ impl Body for ProxyBody {
         };
         if let Poll::Ready(Some(Ok(frame))) = &mut frame {
             headers::clean_trailers(frame);
-            // What the service's gate says is for us, not for our clients.
-            frame.trailers_mut().map(|trailers| trailers.remove(wire::FEEDBACK));
+            if let (Some(trailers), Some(held)) = (frame.trailers_mut(), &held) {
+                headers::remove_reports(trailers, held.worker.settings().trust);
+            }
         }
         match &frame {
             Poll::Ready(Some(Err(_))) => held.take().into_iter().for_each(Held::broken),
@@ -229,7 +230,9 @@ pub(crate) enum Entry {
     Slot(Slot, Option<Probe>),
     /// Nothing holds it: what the gate decides is not enforced for it.
     Watched(Probe),
-    /// The gate was not asked.
+    /// It passed the gate, in one of the places for that.
+    Exempt(exempt::Place),
+    /// Nothing holds it any more.
     Outside,
 }
 
@@ -246,6 +249,10 @@ impl Entry {
                 probe
             }
             Self::Watched(probe) => Some(probe),
+            Self::Exempt(place) => {
+                place.end();
+                None
+            }
             Self::Outside => None,
         };
         probe.into_iter().for_each(|probe| probe.end(now, outcome));

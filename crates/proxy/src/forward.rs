@@ -1,6 +1,7 @@
 //! The way of one request: into the gate, to an upstream, and back.
 
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,20 +19,23 @@ use tokio::time::timeout;
 
 use crate::body::{Entry, Held, Place, ProxyBody};
 use crate::config::{self, Percent, Trust};
+use crate::entry::Client;
 use crate::headers::{self, Peer};
 use crate::inbound::Inbound;
 use crate::trace::Span;
 use crate::upload::Upload;
 use crate::upstream::{Call, Failure, Source};
 use crate::worker::{Settings, Worker};
-use crate::{orca, outbound, spare};
+use crate::{edge, exempt, orca, outbound, spare, tunnel};
 
 type Answer = Response<ProxyBody>;
 
 /// What there is to know of a request before the gate is asked.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+pub(crate) struct Asked {
     context: Context,
+    /// Whose it is, through the proxies that we trust.
+    pub(crate) address: IpAddr,
     /// Whether it came with a context that was taken, so that its sender understands feedback.
     listens: bool,
     /// Whether anything but an address says who the user is.
@@ -51,12 +55,18 @@ pub(crate) async fn serve(worker: &Arc<Worker>, peer: &Peer, request: Request<In
     let patience = settings.body_timeout.into();
     // From here on it stays where it is: it is large.
     let mut request = request.map(|body| Upload::new(body, patience));
+    if let Err(answer) = edge::clean(worker, &settings, peer, &mut request) {
+        return answer;
+    }
     let now = worker.gate.now();
     let asked = ask(worker, &settings, &request, peer, now);
     let mut span = settings.traces.begin(&mut request, &asked.context);
     if settings.ranks.is_exempt(request.uri().path()) {
-        span.passed();
-        return forward(worker, &settings, peer, &mut request, &asked, Entry::Outside, span).await;
+        // Rare, and not to be carried by every request.
+        match Box::pin(exempt::pass(worker, &settings, peer, &mut request, &asked, span)).await {
+            Ok(answer) => return answer,
+            Err(back) => span = back,
+        }
     }
     let entry = match enter(worker, now, &asked).await {
         Ok(entry) => entry,
@@ -76,6 +86,20 @@ pub(crate) async fn serve(worker: &Arc<Worker>, peer: &Peer, request: Request<In
     answer
 }
 
+/// Asks an upstream in the name of many, with what `entry` holds.
+pub(crate) async fn ask_for(
+    worker: &Arc<Worker>,
+    settings: &Settings,
+    peer: &Peer,
+    mut request: Request<Upload>,
+    entry: Entry,
+) -> Answer {
+    let asked = ask(worker, settings, &request, peer, worker.gate.now());
+    let mut span = settings.traces.begin(&mut request, &asked.context);
+    span.passed();
+    forward(worker, settings, peer, &mut request, &asked, entry, span).await
+}
+
 /// Reads what the request says, as far as the client's word is taken. A timeout always is: it only
 /// says when the client stops waiting.
 fn ask(
@@ -93,13 +117,14 @@ fn ask(
         false => None,
     };
     let listens = matches!(told, Some(Ok(_)));
+    let client = Client::of(&settings.strangers, headers, peer);
     let mut context = match told {
         Some(Ok(context)) => context,
         told => {
             worker.counters.malformed.add(u64::from(told.is_some()));
-            let workflow = settings.ranks.workflow(request, peer.ip);
+            let workflow = settings.ranks.workflow(request, client.address);
             let workflow = workflow.map_or(Workflow::NONE, |name| worker.names.number(name));
-            let rank = settings.ranks.rank(request, peer.ip);
+            let rank = settings.ranks.rank(request, &client);
             Context { rank, workflow, ..Context::default() }
         }
     };
@@ -111,10 +136,11 @@ fn ask(
         context.deadline = context.deadline.min(now + patience);
     }
     // Asked for only where a share is enforced.
-    let named = worker.sideline.plays() && (listens || settings.ranks.names_user(headers));
+    let named = worker.sideline.plays() && (listens || settings.ranks.names_user(headers, &client));
     let length = request.body().size_hint().upper();
     let long = request.version() <= Version::HTTP_11 && length.is_none_or(|it| it > SHORT_BODY);
-    Asked { context: context::draw(context), listens, named, grpc: wire::is_grpc(headers), long }
+    let (context, address) = (context::draw(context), client.address);
+    Asked { context, address, listens, named, grpc: wire::is_grpc(headers), long }
 }
 
 /// Waits for a slot. Where the gate is not fully enforced nothing waits, and what its model refuses
@@ -152,7 +178,7 @@ fn within(percent: Percent, worker: &Worker, asked: &Asked) -> bool {
 }
 
 /// From the slot to the head of the answer; the body follows by itself.
-async fn forward(
+pub(crate) async fn forward(
     worker: &Arc<Worker>,
     settings: &Settings,
     peer: &Peer,
@@ -169,6 +195,12 @@ async fn forward(
         config::Version::One => headers::upgrade(request, &settings.upgrades),
         config::Version::Two => None,
     };
+    if upgrade.is_some() && worker.counters.tunnels.get() >= settings.connections.tunnels {
+        // Nothing was asked of the service: the entry is dropped.
+        worker.counters.tunnels_refused.add(1);
+        span.failed(StatusCode::SERVICE_UNAVAILABLE);
+        return plain(StatusCode::SERVICE_UNAVAILABLE, "there are too many tunnels\n");
+    }
     let client = upgrade.is_some().then(|| hyper::upgrade::on(&mut *request));
     let mut prepared = headers::prepare_request(request, peer, upgrade);
     if version == config::Version::Two {
@@ -193,8 +225,9 @@ async fn forward(
     let now = worker.gate.now();
     let passed_on = wire::write_context(&own, now, &worker.names);
     request.headers_mut().insert(wire::CONTEXT, passed_on);
-    let limit =
-        (context.deadline != Instant::FAR).then(|| Duration::from(context.deadline.since(now)));
+    let left = (context.deadline != Instant::FAR).then(|| context.deadline.since(now));
+    left.into_iter().for_each(|left| wire::shorten_timeouts(request.headers_mut(), left));
+    let limit = left.map(Duration::from);
     let (head, patience) = (request.method() == Method::HEAD, settings.body_timeout.into());
     match settings.upstreams.send(|| worker.gate.now(), request, limit).await {
         Ok((response, call)) => {
@@ -202,7 +235,7 @@ async fn forward(
             span.answered(call.address(), response.status());
             match client {
                 Some(client) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                    tunnel(worker, client, response, call, entry)
+                    begin_tunnel(worker, peer, client, response, call, entry)
                 }
                 _ => answer(worker, complete(response, head, patience), call, entry, span),
             }
@@ -238,7 +271,7 @@ fn answer(
     parts.version = Version::HTTP_11;
     // What an upstream's own gate says is for us, not for our clients.
     if mentioned {
-        parts.headers.remove(wire::FEEDBACK);
+        headers::remove_reports(&mut parts.headers, worker.settings().trust);
     }
     let refused = || wire::refusal_of(status, &parts.headers).is_some();
     let held = Held {
@@ -278,22 +311,27 @@ fn complete(response: Response<Source>, head: bool, patience: Duration) -> Respo
 
 /// Joins both sides of a connection that has changed its protocol. The slot is free from here on:
 /// a connection kept for hours says nothing about how many requests the service can take.
-fn tunnel(
+fn begin_tunnel(
     worker: &Arc<Worker>,
+    peer: &Peer,
     client: hyper::upgrade::OnUpgrade,
     response: Response<Source>,
     mut call: Call,
     entry: Entry,
 ) -> Answer {
     entry.finish(worker.gate.now(), Outcome::Serve);
-    let worker = Arc::clone(worker);
+    let (worker, seat) = (Arc::clone(worker), peer.seat.clone());
+    seat.iter().for_each(|seat| seat.become_tunnel());
+    let limit = worker.settings().connections.tunnel_idle_timeout.into();
     tokio::spawn(async move {
+        // Held to its end: it is a connection of its client's.
+        let _seat = seat;
         let _open = worker.counters.tunnels.hold();
         if let (Ok(client), Some(upstream)) = (client.await, call.take_connection()) {
-            let (mut client, (mut upstream, read)) = (TokioIo::new(client), upstream.into_parts());
-            // Either side may break off at any time, and the other then learns of it.
-            if client.write_all(&read).await.is_ok() {
-                let _ = tokio::io::copy_bidirectional(&mut client, &mut upstream).await;
+            let (mut client, (upstream, read)) = (TokioIo::new(client), upstream.into_parts());
+            if client.write_all(&read).await.is_ok() && tunnel::join(client, upstream, limit).await
+            {
+                worker.counters.tunnels_idle.add(1);
             }
         }
     });
@@ -311,7 +349,8 @@ fn fail(worker: &Worker, failure: &Failure) -> Answer {
         Failure::Client(_) => (StatusCode::BAD_REQUEST, &worker.counters.broken_uploads),
     };
     counter.add(1);
-    plain(status, format!("{failure}\n"))
+    // Addresses and errors are for operators (`/state`).
+    plain(status, failure.told())
 }
 
 /// A refusal is a response, given before anything of the body was read.
@@ -342,7 +381,7 @@ fn tell(worker: &Worker, answer: &mut Answer, context: &Context, rejection: Opti
     }
 }
 
-fn plain(status: StatusCode, text: impl Into<bytes::Bytes>) -> Answer {
+pub(crate) fn plain(status: StatusCode, text: impl Into<bytes::Bytes>) -> Answer {
     let mut answer = Response::new(ProxyBody::text(text));
     *answer.status_mut() = status;
     let kind = HeaderValue::from_static("text/plain; charset=utf-8");

@@ -66,7 +66,7 @@ impl Body for Inbound {
             Self::Two { stream, left } => poll_stream(stream, left, cx).map_err(io::Error::other),
         };
         if let Poll::Ready(Some(Ok(frame))) = &mut frame {
-            headers::clean_trailers(frame);
+            headers::clean_request_trailers(frame);
         }
         frame
     }

@@ -244,12 +244,47 @@ impl Snapshot<'_> {
 fn plain_counters(
     counters: &Counters,
     metrics: &Metrics,
-) -> [(&'static str, &'static str, u64); 11] {
+) -> [(&'static str, &'static str, u64); 18] {
     [
         ("connections_accepted", "Client connections accepted.", counters.accepted.get()),
         ("accept_failures", "Accepts that failed.", counters.accept_failures.get()),
         ("connections_refused", "Closed: too many client connections.", counters.too_many.get()),
         ("connections_throttled", "Closed: too many new ones at once.", counters.too_fast.get()),
+        (
+            "connections_reclaimed",
+            "Idle client connections that made room for others.",
+            counters.reclaimed.get(),
+        ),
+        (
+            "connections_flooded",
+            "Client connections closed: too many HTTP/2 frames that ask for nothing.",
+            counters.floods.get(),
+        ),
+        (
+            "tunnels_refused",
+            "Changes of protocol that were refused: too many tunnels.",
+            counters.tunnels_refused.get(),
+        ),
+        (
+            "tunnels_idle",
+            "Tunnels that were closed, as nothing moved.",
+            counters.tunnels_idle.get(),
+        ),
+        (
+            "exempt_gated",
+            "Requests for exempt paths asked at the gate, as too many were on their way.",
+            counters.exempt_gated.get(),
+        ),
+        (
+            "ambiguous_paths",
+            "Requests whose path servers read in different ways.",
+            counters.ambiguous.get(),
+        ),
+        (
+            "proxy_protocol_failures",
+            "Client connections that did not begin with a header of the PROXY protocol.",
+            counters.unnamed.get(),
+        ),
         (
             "slow_clients",
             "Requests that were not sent, and answers that were not taken, in time.",

@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use tokio_rustls::rustls::ClientConfig;
 
 use crate::admin;
-use crate::config::{File, Percent, ProxyConfig};
+use crate::config::{File, Percent, ProxyConfig, Trust};
 use crate::dashboard::detail::heavy_hitters;
 use crate::health::{self, Peers};
 use crate::listen;
@@ -185,6 +185,8 @@ impl Server {
             names: names.clone(),
             counters: Arc::clone(&counters),
             peers: peers.clone(),
+            exempt: Arc::default(),
+            seats: Arc::default(),
             round_trips: Arc::default(),
             threads: listeners.len(),
             secret,
@@ -467,7 +469,7 @@ impl Shared {
     }
 
     /// What an operator should know at the start.
-    fn describe(&self) -> [String; 2] {
+    fn describe(&self) -> [String; 3] {
         let file = self.file();
         let upstreams: Vec<String> = file.proxy.upstreams.iter().map(ToString::to_string).collect();
         let objective = match &file.gate.admission {
@@ -496,7 +498,28 @@ impl Shared {
                 self.listen
             ),
             format!("{objective}; {slots}; trust {}{enforce}", file.proxy.trust),
+            format!("users are told apart by {}", Self::users(&file.proxy)),
         ]
+    }
+
+    /// By what users are told apart.
+    fn users(proxy: &ProxyConfig) -> String {
+        let (inside, hops) = (proxy.trust == Trust::Inside, !proxy.edge.trusted.is_empty());
+        let header = proxy.user_header.as_ref();
+        let told = header.filter(|_| inside || hops).map(|name| match inside {
+            true => name.clone(),
+            false => format!("{name} of trusted proxies"),
+        });
+        let certificate = proxy.tls.client_ca_file.as_ref().map(|_| "certificate".to_owned());
+        let shown = inside || proxy.edge.verified_credentials;
+        let credentials = shown.then(|| "verified credentials".to_owned());
+        let address = if hops { "address, through trusted proxies" } else { "address" };
+        let by = told.into_iter().chain(certificate).chain(credentials);
+        let by: Vec<String> = by.chain([address.to_owned()]).collect();
+        let unused = header.filter(|_| !inside && !hops).map_or_else(String::new, |name| {
+            format!(" ({name} is taken of nobody: proxy.edge.trusted names no networks)")
+        });
+        format!("{}{unused}", by.join(", else "))
     }
 
     /// A line for the operator.

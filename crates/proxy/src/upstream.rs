@@ -29,7 +29,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use crate::config::{Address, HealthConfig, ProxyConfig, Scheme, Version};
+use crate::config::{Address, HealthConfig, ProxyConfig, Scheme, Trust, Version};
 use crate::h1::{Connection, Stream, Unanswered};
 use crate::headers;
 use crate::health::{self, Peer, Peers};
@@ -102,6 +102,8 @@ pub(crate) struct Upstreams {
     tls: Option<Arc<ClientConfig>>,
     connect_timeout: Duration,
     response_timeout: Duration,
+    /// For how long a request must have waited in vain to say something of an upstream.
+    witness: Duration,
     idle_timeout: Span,
 }
 
@@ -124,6 +126,19 @@ impl Failure {
     /// Whether it says nothing about the upstream.
     pub(crate) fn is_the_clients(&self) -> bool {
         matches!(self, Self::Slow | Self::Client(_))
+    }
+}
+
+impl Failure {
+    /// What a client is told.
+    pub(crate) fn told(&self) -> &'static str {
+        match self {
+            Self::Connect(_) => "cannot connect to the upstream\n",
+            Self::Broken(_) => "the upstream broke off\n",
+            Self::Late => "the upstream did not answer in time\n",
+            Self::Slow => "the request did not come in time\n",
+            Self::Client(_) => "the request broke off\n",
+        }
     }
 }
 
@@ -169,6 +184,11 @@ impl Upstreams {
             tls,
             connect_timeout: config.connect_timeout.into(),
             response_timeout: config.response_timeout.into(),
+            // Strangers could have any upstream put out by asking for more than it can do in their time.
+            witness: match config.trust {
+                Trust::Edge => config.response_timeout.into(),
+                Trust::Inside => config.response_timeout.min(config.health.timeout).into(),
+            },
             idle_timeout: config.idle_timeout,
         }
     }
@@ -223,21 +243,22 @@ impl Upstreams {
                     // The call is dropped.
                     Err((false, error)) if error.is_the_clients() => return Err(error),
                     Err((false, error)) => {
+                        upstream.peer.note(&error);
                         let now = clock();
                         let late = matches!(error, Failure::Late);
-                        if late {
+                        let patience = Duration::from(now.since(call.begun));
+                        if late && patience >= self.response_timeout.min(self.health.timeout.into())
+                        {
                             upstream.doubt(&call);
                         }
-                        // A client that does not wait for long is no witness.
-                        let patience = Duration::from(now.since(call.begun));
-                        let enough = self.response_timeout.min(self.health.timeout.into());
-                        if !late || patience >= enough {
+                        if !late || patience >= self.witness {
                             call.failed(now, &self.health);
                         }
                         return Err(error);
                     }
                 }
             }
+            failure.iter().for_each(|failure| upstream.peer.note(failure));
             call.failed(clock(), &self.health);
         }
         Err(failure.unwrap_or_else(|| Failure::Connect(io::ErrorKind::AddrNotAvailable.into())))

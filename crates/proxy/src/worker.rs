@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::task::Poll;
 use std::time::Duration;
 
+use socket2::{SockRef, TcpKeepalive};
 use tidegate_core::{Instant, Span};
 use tidegate_driver::{RoundTrips, SharedCaller, SharedGate};
 use tidegate_http::wire::Names;
@@ -18,9 +19,12 @@ use tokio_rustls::rustls::ServerConfig;
 use crate::body::Streams;
 use crate::config::{ConnectionsConfig, ProxyConfig, Trust};
 use crate::connection;
+use crate::edge::Strangers;
 use crate::entry::Ranks;
+use crate::exempt::Exempt;
 use crate::health::Peers;
 use crate::metrics::Counters;
+use crate::seats::{Full, Seat, Seats};
 use crate::sideline::Sideline;
 use crate::spare;
 use crate::tls::Tls;
@@ -32,6 +36,8 @@ const BACKLOG: u32 = 4096;
 /// Tasks run between two looks at the sockets, so that requests soon stand in the gate instead of
 /// in sockets (docs/driving.md).
 const EVENT_INTERVAL: u32 = 32;
+/// Silence after which the kernel asks whether a client is still there.
+const KEEPALIVE: Duration = Duration::from_secs(60);
 /// Pause after an accept that failed: mostly all file descriptors are in use.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Time between two looks for streams and for old upstream connections.
@@ -59,6 +65,8 @@ pub(crate) struct Worker {
     peers: Peers,
     round_trips: Arc<RoundTrips>,
     pub(crate) streams: Streams,
+    pub(crate) exempt: Arc<Exempt>,
+    seats: Arc<Seats>,
     settings: RwLock<Arc<Settings>>,
     /// Its runtime, once it runs.
     runtime: OnceLock<Handle>,
@@ -82,6 +90,11 @@ pub(crate) struct Settings {
     pub(crate) connections: ConnectionsConfig,
     /// Protocols that a connection may change to.
     pub(crate) upgrades: Vec<String>,
+    pub(crate) strangers: Strangers,
+    /// Whether connections begin with whose they are.
+    pub(crate) proxy_protocol: bool,
+    /// Most requests for exempt paths.
+    pub(crate) exempt_at_once: u32,
     pub(crate) header_timeout: Span,
     pub(crate) body_timeout: Span,
     pace: Pace,
@@ -107,6 +120,9 @@ impl Settings {
             tls: tls.server.clone(),
             connections: config.connections.clone(),
             upgrades: config.upgrades.clone(),
+            strangers: Strangers::new(config),
+            proxy_protocol: config.edge.proxy_protocol,
+            exempt_at_once: config.edge.exempt_at_once,
             header_timeout,
             body_timeout,
             pace: Pace::new(config.connections.per_second, threads, now),
@@ -131,6 +147,10 @@ pub(crate) struct Tools {
     pub(crate) names: Names,
     pub(crate) counters: Arc<Counters>,
     pub(crate) peers: Peers,
+    /// What passes the gate.
+    pub(crate) exempt: Arc<Exempt>,
+    /// Who is connected.
+    pub(crate) seats: Arc<Seats>,
     /// How far clients are.
     pub(crate) round_trips: Arc<RoundTrips>,
     pub(crate) threads: usize,
@@ -141,8 +161,19 @@ pub(crate) struct Tools {
 impl Worker {
     /// One of as many threads as there are `tools` of.
     pub(crate) fn new(tools: Tools, config: &ProxyConfig, links: &Links) -> Self {
-        let Tools { gate, sideline, names, counters, peers, round_trips, threads, secret, seed } =
-            tools;
+        let Tools {
+            gate,
+            sideline,
+            names,
+            counters,
+            peers,
+            exempt,
+            seats,
+            round_trips,
+            threads,
+            secret,
+            seed,
+        } = tools;
         let now = gate.now();
         let settings = Settings::new(config, links, &[], &peers, (threads, secret, seed), now);
         Self {
@@ -153,6 +184,8 @@ impl Worker {
             peers,
             round_trips,
             streams: Streams::default(),
+            exempt,
+            seats,
             settings: RwLock::new(Arc::new(settings)),
             runtime: OnceLock::new(),
             threads,
@@ -240,6 +273,16 @@ impl Worker {
         self.streams.sweep(now, settings.stream_after);
     }
 
+    /// Notes whose a seat is; false if that one has too many.
+    pub(crate) fn name(&self, seat: &Seat, peer: IpAddr, settings: &Settings) -> bool {
+        let named = seat.name(peer, settings.connections.per_address);
+        match named {
+            Ok(instead) => self.counters.reclaimed.add(instead.into()),
+            Err(Full) => self.counters.too_many.add(1),
+        }
+        named.is_ok()
+    }
+
     /// Serves a connection, unless there are too many.
     fn connect(
         self: &Arc<Self>,
@@ -251,9 +294,13 @@ impl Worker {
         let counters = &self.counters;
         counters.accepted.add(1);
         let settings = self.settings();
-        let open = counters.connections.get() + counters.tunnels.get();
-        if open >= settings.connections.most {
+        let Ok((seat, instead)) = self.seats.take(settings.connections.most) else {
             return counters.too_many.add(1);
+        };
+        counters.reclaimed.add(instead.into());
+        // A proxy of ours says later whose it is, or speaks for many.
+        if !settings.strangers.hops.trusts(peer) && !self.name(&seat, peer, &settings) {
+            return;
         }
         if !settings.pace.allows(self.gate.now()) {
             return counters.too_fast.add(1);
@@ -266,7 +313,7 @@ impl Worker {
             let _alive = alive;
             let counters = Arc::clone(&worker.counters);
             let _open = counters.connections.hold();
-            connection::serve(worker, stream, peer, phase).await;
+            connection::serve(worker, stream, peer, Arc::new(seat), phase).await;
         });
     }
 }
@@ -318,6 +365,8 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     socket.set_reuseaddr(true)?;
     #[cfg(unix)]
     socket.set_reuseport(true)?;
+    // Accepted ones have it from here: who is gone without a word is found out.
+    SockRef::from(&socket).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
     socket.bind(address)?;
     socket.listen(BACKLOG)?.into_std()
 }

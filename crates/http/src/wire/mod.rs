@@ -26,7 +26,7 @@ pub(crate) use carried::forget_reports;
 pub use context::{read_context, write_context};
 pub(crate) use convention::GRPC_TIMEOUT;
 pub use convention::{
-    attempt_of, grpc_timeout_text, is_grpc, mentions_load, refusal_of, timeout_of,
+    attempt_of, grpc_timeout_text, is_grpc, mentions_load, refusal_of, shorten_timeouts, timeout_of,
 };
 pub use feedback::{Message, read_feedback, write_feedback};
 pub use names::Names;

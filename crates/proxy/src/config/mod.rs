@@ -2,6 +2,7 @@
 
 mod address;
 mod connections;
+mod edge;
 mod percent;
 mod proxy;
 mod rule;
@@ -22,7 +23,8 @@ use tidegate_core::slots::{AdaptiveConfig, SlotsConfig};
 use tidegate_core::workflow::WorkflowConfig;
 
 pub use address::{Address, Scheme, Version};
-pub use connections::{ConnectionsConfig, TlsConfig};
+pub use connections::{ClientCertificates, ConnectionsConfig, TlsConfig};
+pub use edge::{AddressField, AmbiguousPaths, EdgeConfig, Underscores};
 pub use percent::Percent;
 pub use proxy::{ProxyConfig, Trust};
 pub use rule::{Network, Rule};

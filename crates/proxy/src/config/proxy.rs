@@ -10,7 +10,8 @@ use tidegate_core::config::Problems;
 use tidegate_http::identity::EXEMPT;
 
 use super::{
-    Address, ConnectionsConfig, HealthConfig, Percent, Rule, Spill, TlsConfig, TracesConfig,
+    Address, ConnectionsConfig, EdgeConfig, HealthConfig, Percent, Rule, Spill, TlsConfig,
+    TracesConfig,
 };
 use crate::log::Log;
 
@@ -31,9 +32,9 @@ pub struct ProxyConfig {
     pub capacity: f64,
     /// Whose word about ranks, deadlines and callers is taken. Default edge.
     pub trust: Trust,
-    /// Header that says who the user is, if something before us has verified it; who may choose it
-    /// freely may try names until one has a good rank. Default: none, and users are told apart by
-    /// credentials, session cookies or addresses.
+    /// Header that says who the user is, if something before us has verified it: at an edge it is taken from the networks in
+    /// `edge.trusted` alone, as who may choose it freely may try names until one has a good rank. Default: none, and users
+    /// are told apart by certificates of clients, or else by addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_header: Option<String>,
     /// Header that names the workflow of a request that no rule gives one, such as its tenant; only if
@@ -65,6 +66,9 @@ pub struct ProxyConfig {
     pub admin_token_file: Option<String>,
     /// How lines for operators are written: text or json. Default text.
     pub log: Log,
+    /// Names, beside those of this machine, by which operators reach the admin port, such as `gate.ops.example`. A page of a stranger
+    /// can have a name of its own point here, and then read what its visitor may. Default: none.
+    pub admin_hosts: Vec<String>,
     /// Threads that serve, each with a listening socket and upstream connections of its own; 0 is
     /// one per core. Default 0. Not changed by a reload.
     pub threads: usize,
@@ -94,6 +98,8 @@ pub struct ProxyConfig {
     /// Longest time for what is inside to finish when the process is asked to end. Default 25 s:
     /// Kubernetes kills after 30.
     pub drain_timeout: Span,
+    /// What is taken of strangers.
+    pub edge: EdgeConfig,
     /// When an upstream counts as well.
     pub health: HealthConfig,
     /// What client connections may take.
@@ -130,6 +136,7 @@ impl Default for ProxyConfig {
             enforce: Percent::ALL,
             admin_token_file: None,
             log: Log::Text,
+            admin_hosts: Vec::new(),
             threads: 0,
             connect_timeout: Span::from_secs(2),
             response_timeout: Span::from_secs(30),
@@ -139,6 +146,7 @@ impl Default for ProxyConfig {
             body_timeout: Span::from_secs(30),
             drain_timeout: Span::from_secs(25),
             health: HealthConfig::default(),
+            edge: EdgeConfig::default(),
             connections: ConnectionsConfig::default(),
             traces: TracesConfig::default(),
             tls: TlsConfig::default(),
@@ -173,6 +181,7 @@ impl ProxyConfig {
             mixed == 0,
             "one of http, https, h2c, h2 for all, as replicas are alike",
         );
+        problems.within("edge", |problems| self.edge.validate(problems));
         problems.within("connections", |problems| self.connections.validate(problems));
         problems.within("traces", |problems| self.traces.validate(problems));
         problems.within("tls", |problems| self.tls.validate(problems));

@@ -28,6 +28,7 @@ collector = "http://127.0.0.1:4318"
 [proxy.tls]
 cert_file = "cert.pem"
 key_file = "key.pem"
+client_ca_file = "clients.pem"
 upstream_ca_file = "ca.pem"
 [[proxy.rules]]
 method = "POST"
