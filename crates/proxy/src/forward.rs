@@ -10,7 +10,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body;
 use hyper_util::rt::TokioIo;
 use tidegate_core::rng::Rng;
-use tidegate_core::{Context, Instant, Outcome, Rejection, Workflow};
+use tidegate_core::{Advice, Context, Feedback, Instant, Outcome, Progress, Rejection, Workflow};
 use tidegate_driver::context;
 use tidegate_http::wire::{self, Refusal};
 use tokio::io::AsyncWriteExt;
@@ -20,17 +20,18 @@ use crate::body::{Entry, Held, Place, ProxyBody};
 use crate::config::{self, Percent, Trust};
 use crate::headers::{self, Peer};
 use crate::inbound::Inbound;
+use crate::inflight::{InFlight, Listed};
 use crate::trace::Span;
 use crate::upload::Upload;
 use crate::upstream::{Call, Failure, Source};
 use crate::worker::{Settings, Worker};
-use crate::{orca, outbound, spare};
+use crate::{egress, orca, outbound, spare};
 
 type Answer = Response<ProxyBody>;
 
 /// What there is to know of a request before the gate is asked.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+pub(crate) struct Asked {
     context: Context,
     /// Whether it came with a context that was taken, so that its sender understands feedback.
     listens: bool,
@@ -41,18 +42,33 @@ struct Asked {
     long: bool,
 }
 
+impl Asked {
+    /// A call of the guarded service.
+    pub(crate) fn of_call(context: Context, request: &Request<Upload>) -> Self {
+        let (grpc, long) = (wire::is_grpc(request.headers()), is_long(request));
+        Self { context, listens: false, named: true, grpc, long }
+    }
+}
+
 /// Bytes of a body that hyper mostly has read with its head, and drops where nobody else reads them. What is
 /// longer, or of unknown length, ends the connection, which its client then should hear.
 const SHORT_BODY: u64 = 4 * 1024;
 
 /// Answers a request: never an error, always a response.
 pub(crate) async fn serve(worker: &Arc<Worker>, peer: &Peer, request: Request<Inbound>) -> Answer {
+    if let Some(way) = &worker.way_out {
+        // Seldom both, so neither carries the other's state.
+        return Box::pin(egress::serve(worker, way, peer, request)).await;
+    }
     let settings = worker.settings();
     let patience = settings.body_timeout.into();
     // From here on it stays where it is: it is large.
     let mut request = request.map(|body| Upload::new(body, patience));
     let now = worker.gate.now();
     let asked = ask(worker, &settings, &request, peer, now);
+    if let Some(inside) = &worker.inside {
+        inside.identify(request.headers_mut(), settings.trusts_ids, settings.sample);
+    }
     let mut span = settings.traces.begin(&mut request, &asked.context);
     if settings.ranks.is_exempt(request.uri().path()) {
         span.passed();
@@ -71,7 +87,8 @@ pub(crate) async fn serve(worker: &Arc<Worker>, peer: &Peer, request: Request<In
     span.admitted();
     let mut answer = forward(worker, &settings, peer, &mut request, &asked, entry, span).await;
     if asked.listens {
-        tell(worker, &mut answer, &asked.context, None);
+        let said = answer.extensions_mut().remove::<Said>().unwrap_or_default();
+        tell(worker, &mut answer, &asked.context, &said);
     }
     answer
 }
@@ -112,9 +129,13 @@ fn ask(
     }
     // Asked for only where a share is enforced.
     let named = worker.sideline.plays() && (listens || settings.ranks.names_user(headers));
+    let (grpc, long) = (wire::is_grpc(headers), is_long(request));
+    Asked { context: context::draw(context), listens, named, grpc, long }
+}
+
+fn is_long(request: &Request<Upload>) -> bool {
     let length = request.body().size_hint().upper();
-    let long = request.version() <= Version::HTTP_11 && length.is_none_or(|it| it > SHORT_BODY);
-    Asked { context: context::draw(context), listens, named, grpc: wire::is_grpc(headers), long }
+    request.version() <= Version::HTTP_11 && length.is_none_or(|it| it > SHORT_BODY)
 }
 
 /// Waits for a slot. Where the gate is not fully enforced nothing waits, and what its model refuses
@@ -193,18 +214,30 @@ async fn forward(
     let now = worker.gate.now();
     let passed_on = wire::write_context(&own, now, &worker.names);
     request.headers_mut().insert(wire::CONTEXT, passed_on);
+    let headers = request.headers();
+    let list = |inside: &Arc<InFlight>| inside.list(now, headers, context, entry.request());
+    let listed = worker.inside.as_ref().map_or_else(Listed::default, list);
     let limit =
         (context.deadline != Instant::FAR).then(|| Duration::from(context.deadline.since(now)));
     let (head, patience) = (request.method() == Method::HEAD, settings.body_timeout.into());
-    match settings.upstreams.send(|| worker.gate.now(), request, limit).await {
+    match settings.upstreams.send(|| worker.gate.now(), request, limit, None).await {
         Ok((response, call)) => {
             sent.answered(&response);
+            let status = response.status();
             span.answered(call.address(), response.status());
             match client {
                 Some(client) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                    tunnel(worker, client, response, call, entry)
+                    tunnel(worker, client, response, call, (entry, listed))
                 }
-                _ => answer(worker, complete(response, head, patience), call, entry, span),
+                _ => {
+                    let response = complete(response, head, patience);
+                    let (entry, said) = Said::of(worker, entry, &listed, status);
+                    let mut answer = answer(worker, response, call, (entry, listed, span));
+                    if let Some(said) = said {
+                        answer.extensions_mut().insert(said);
+                    }
+                    answer
+                }
             }
         }
         Err(failure) => {
@@ -220,12 +253,51 @@ async fn forward(
     }
 }
 
-fn answer(
+/// What an answer says of what was done for it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Said {
+    progress: Progress,
+    /// Why it is no answer.
+    rejection: Option<Rejection>,
+}
+
+impl Said {
+    /// What there is to say where calls are known for whose they are; also the entry, which has heard how long the
+    /// service itself has worked. A failure because a call was refused is passed on as that refusal: who
+    /// asks again would only be refused again.
+    fn of(
+        worker: &Worker,
+        entry: Entry,
+        listed: &Listed,
+        status: StatusCode,
+    ) -> (Entry, Option<Self>) {
+        let Some(done) = listed.done(worker.gate.now()) else {
+            return (entry, None);
+        };
+        let rejection = done.refused.filter(|_| status.is_server_error()).map(|it| {
+            let advice = match it.advice {
+                Advice::Later(after) => Advice::Later(after),
+                Advice::Elsewhere | Advice::Never => Advice::Never,
+            };
+            Rejection { advice, ..it }
+        });
+        let progress = entry.request().and_then(|request| {
+            worker.gate.input(|gate, now| {
+                gate.on_step(now, request, done.own);
+                gate.done(request)
+            })
+        });
+        let said = Self { progress: progress.unwrap_or_default(), rejection };
+        (entry.measured(), Some(said))
+    }
+}
+
+/// The answer of an upstream, which gives back what it holds with its last byte.
+pub(crate) fn answer(
     worker: &Arc<Worker>,
     response: Response<Source>,
     call: Call,
-    entry: Entry,
-    span: Span,
+    (entry, listed, span): (Entry, Listed, Span),
 ) -> Answer {
     let status = response.status();
     let (mut parts, source) = response.into_parts();
@@ -249,6 +321,7 @@ fn answer(
         outcome: if status.is_server_error() { Outcome::Fail } else { Outcome::Serve },
         refused: status == StatusCode::BAD_GATEWAY
             || (mentioned || status != StatusCode::OK) && refused(),
+        listed,
         span,
     };
     Response::from_parts(parts, ProxyBody::answer(source, held))
@@ -256,7 +329,11 @@ fn answer(
 
 /// Of an answer that has no body, whatever follows its head: some servers tell its end by an empty frame.
 /// That is waited for aside, as a stream that is given up looks like an attack to its server.
-fn complete(response: Response<Source>, head: bool, patience: Duration) -> Response<Source> {
+pub(crate) fn complete(
+    response: Response<Source>,
+    head: bool,
+    patience: Duration,
+) -> Response<Source> {
     let bodiless =
         head || [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&response.status());
     if !bodiless {
@@ -283,11 +360,12 @@ fn tunnel(
     client: hyper::upgrade::OnUpgrade,
     response: Response<Source>,
     mut call: Call,
-    entry: Entry,
+    (entry, listed): (Entry, Listed),
 ) -> Answer {
     entry.finish(worker.gate.now(), Outcome::Serve);
     let worker = Arc::clone(worker);
     tokio::spawn(async move {
+        let _inside = listed;
         let _open = worker.counters.tunnels.hold();
         if let (Ok(client), Some(upstream)) = (client.await, call.take_connection()) {
             let (mut client, (mut upstream, read)) = (TokioIo::new(client), upstream.into_parts());
@@ -302,7 +380,7 @@ fn tunnel(
 }
 
 /// Our own 502, 504, 408 or 400.
-fn fail(worker: &Worker, failure: &Failure) -> Answer {
+pub(crate) fn fail(worker: &Worker, failure: &Failure) -> Answer {
     let (status, counter) = match failure {
         Failure::Connect(_) => (StatusCode::BAD_GATEWAY, &worker.counters.connect_failures),
         Failure::Broken(_) => (StatusCode::BAD_GATEWAY, &worker.counters.broken),
@@ -315,7 +393,12 @@ fn fail(worker: &Worker, failure: &Failure) -> Answer {
 }
 
 /// A refusal is a response, given before anything of the body was read.
-fn refuse(worker: &Worker, settings: &Settings, rejection: &Rejection, asked: &Asked) -> Answer {
+pub(crate) fn refuse(
+    worker: &Worker,
+    settings: &Settings,
+    rejection: &Rejection,
+    asked: &Asked,
+) -> Answer {
     let context = &asked.context;
     // Who learns ranks could look for a name that has a good one, so strangers do not.
     let rank = (settings.trust == Trust::Inside).then_some((context.rank, None));
@@ -329,20 +412,22 @@ fn refuse(worker: &Worker, settings: &Settings, rejection: &Rejection, asked: &A
         answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     if asked.listens {
-        tell(worker, &mut answer, context, Some(rejection));
+        let said = Said { rejection: Some(*rejection), ..Said::default() };
+        tell(worker, &mut answer, context, &said);
     }
     answer
 }
 
 /// Feedback goes to callers that sent a context, and to nobody else.
-fn tell(worker: &Worker, answer: &mut Answer, context: &Context, rejection: Option<&Rejection>) {
+fn tell(worker: &Worker, answer: &mut Answer, context: &Context, said: &Said) {
     let feedback = worker.gate.feedback(context.caller, context.workflow);
-    if let Some(value) = wire::write_feedback(&feedback, rejection) {
+    let feedback = Feedback { progress: said.progress, ..feedback };
+    if let Some(value) = wire::write_feedback(&feedback, said.rejection.as_ref()) {
         answer.headers_mut().insert(wire::FEEDBACK, value);
     }
 }
 
-fn plain(status: StatusCode, text: impl Into<bytes::Bytes>) -> Answer {
+pub(crate) fn plain(status: StatusCode, text: impl Into<bytes::Bytes>) -> Answer {
     let mut answer = Response::new(ProxyBody::text(text));
     *answer.status_mut() = status;
     let kind = HeaderValue::from_static("text/plain; charset=utf-8");

@@ -2,6 +2,7 @@
 
 mod address;
 mod connections;
+mod egress;
 mod percent;
 mod proxy;
 mod rule;
@@ -23,6 +24,7 @@ use tidegate_core::workflow::WorkflowConfig;
 
 pub use address::{Address, Scheme, Version};
 pub use connections::{ConnectionsConfig, TlsConfig};
+pub use egress::Egress;
 pub use percent::Percent;
 pub use proxy::{ProxyConfig, Trust};
 pub use rule::{Network, Rule};
