@@ -25,7 +25,7 @@ use crate::trace::Span;
 use crate::upload::Upload;
 use crate::upstream::{Call, Failure, Source};
 use crate::worker::{Settings, Worker};
-use crate::{egress, orca, outbound, spare};
+use crate::{orca, outbound, spare};
 
 type Answer = Response<ProxyBody>;
 
@@ -56,10 +56,6 @@ const SHORT_BODY: u64 = 4 * 1024;
 
 /// Answers a request: never an error, always a response.
 pub(crate) async fn serve(worker: &Arc<Worker>, peer: &Peer, request: Request<Inbound>) -> Answer {
-    if let Some(way) = &worker.way_out {
-        // Seldom both, so neither carries the other's state.
-        return Box::pin(egress::serve(worker, way, peer, request)).await;
-    }
     let settings = worker.settings();
     let patience = settings.body_timeout.into();
     // From here on it stays where it is: it is large.

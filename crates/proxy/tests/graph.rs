@@ -1,0 +1,338 @@
+//! Sidecars in a row: whose a call is, and what comes back up.
+
+#![allow(clippy::disallowed_methods, reason = "real sockets, real threads, real time")]
+
+mod support;
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use support::{Barrier, Client, Reply, Sidecar, Upstream, ok};
+
+/// However slow the machine is that runs this, nothing is refused.
+const OPEN: &str = "[gate.admission]\npolicy = 'open'\n";
+
+/// A service behind a sidecar that calls another one for each request, by the sidecar, and answers what it
+/// is answered. Of the request it copies some fields, and knows nothing else of us.
+struct Hop {
+    sidecar: Sidecar,
+    _service: Upstream,
+}
+
+impl Hop {
+    fn start(proxy: &str, rest: &str, next: &[SocketAddr], copied: &[&'static str]) -> Self {
+        let out = Arc::new(OnceLock::new());
+        let (known, copied) = (Arc::clone(&out), copied.to_vec());
+        let service = Upstream::start(move |request| {
+            let kept: String = copied
+                .iter()
+                .filter_map(|name| Some(format!("{name}: {}\r\n", request.header(name)?)))
+                .collect();
+            let path = request.first.split(' ').nth(1).unwrap_or("/");
+            let answer = Client::connect(*known.get().expect("it has started")).get(path, &kept);
+            plain(&answer)
+        });
+        let sidecar = start(proxy, rest, service.address, next);
+        out.set(sidecar.handle.egress("next").expect("it is there")).expect("once");
+        Self { sidecar, _service: service }
+    }
+
+    fn listen(&self) -> SocketAddr {
+        self.sidecar.handle.listen()
+    }
+
+    fn egress(&self) -> serde_json::Value {
+        self.sidecar.state()["egress"][0].clone()
+    }
+}
+
+/// A sidecar with a way out to `next`; `proxy` is of its first block, `rest` comes behind the way out's.
+fn start(proxy: &str, rest: &str, service: SocketAddr, next: &[SocketAddr]) -> Sidecar {
+    let next: Vec<String> = next.iter().map(|next| format!("'http://{next}'")).collect();
+    let next = next.join(", ");
+    let config = format!(
+        "[proxy]\nthreads = 2\n{proxy}\n[[proxy.egress]]\nname = 'next'\n\
+         listen = '127.0.0.1:0'\nupstreams = [{next}]\n{rest}"
+    );
+    Sidecar::start(&config, &[service])
+}
+
+/// The status and text of an answer and nothing else, as a service has it that knows nothing of us.
+fn plain(answer: &Reply) -> String {
+    let (status, text) = (answer.status(), answer.text());
+    format!("HTTP/1.1 {status} So\r\ncontent-length: {}\r\n\r\n{text}", text.len())
+}
+
+/// The end of a graph: remembers what it was asked.
+fn leaf() -> (Arc<Mutex<Vec<Reply>>>, Upstream) {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let list = Arc::clone(&asked);
+    let upstream = Upstream::start(move |request| {
+        list.lock().unwrap().push(request);
+        ok("leaf")
+    });
+    (asked, upstream)
+}
+
+const CONTEXT: &str = "overload-context: r=(7 3), w=\"shop\", d=20000, a=1\r\n";
+
+/// What a context says of rank and workflow, and the milliseconds that are left.
+fn told(request: &Reply) -> (String, Option<f64>) {
+    let context = request.header("overload-context").expect("a context");
+    let of = |key: &str| {
+        let mut parts = context.split(", ");
+        parts.find_map(|part| part.strip_prefix(key)).map(str::to_owned)
+    };
+    let left = of("d=").map(|left| left.parse().expect("milliseconds"));
+    let parts = ["r=", "w=", "a="].map(|key| of(key).unwrap_or_default());
+    (parts.join(" "), left)
+}
+
+#[test]
+fn a_call_has_rank_workflow_attempt_and_what_is_left_of_the_time_by_whatever_is_copied() {
+    for (field, copied) in [
+        ("overload-context", &["overload-context"][..]),
+        ("traceparent", &["traceparent"]),
+        ("x-request-id", &["x-request-id"]),
+        ("traceparent", &["x-request-id", "traceparent"]),
+    ] {
+        let (asked, leaf) = leaf();
+        // Two hops: ids that a request lacks are made at each.
+        let second = Hop::start("trust = 'inside'", OPEN, &[leaf.address], copied);
+        let first = Hop::start("trust = 'inside'", OPEN, &[second.listen()], copied);
+        let reply = Client::connect(first.listen()).get("/", CONTEXT);
+        assert_eq!((reply.status(), reply.text().as_str()), (200, "leaf"));
+        let asked = asked.lock().unwrap();
+        let (said, left) = told(&asked[0]);
+        assert_eq!(said, "(7 3) \"shop\" 1", "{field}");
+        assert!(left.is_some_and(|left| left < 20_000.0), "{left:?}: time has passed");
+        for hop in [first, second] {
+            assert_eq!(hop.egress()["matched"][field], 1, "{}", hop.egress());
+            assert_eq!(hop.egress()["unranked"], 0);
+            hop.sidecar.wait_for("nothing inside", |state| state["inside"] == 0);
+        }
+    }
+}
+
+#[test]
+fn a_service_that_copies_nothing_works_and_is_counted() {
+    let (asked, leaf) = leaf();
+    let hop = Hop::start("trust = 'inside'", OPEN, &[leaf.address], &[]);
+    let mut client = Client::connect(hop.listen());
+    for _ in 0..3 {
+        assert_eq!(client.get("/", CONTEXT).status(), 200);
+    }
+    assert_eq!(hop.egress()["unranked"], 3);
+    let (said, left) = told(&asked.lock().unwrap()[0]);
+    assert!(said.starts_with("(24 ") && left.is_none(), "{said} {left:?}");
+}
+
+/// Whoever guesses or learns the trace of an important request gets neither its rank nor in its way.
+#[test]
+fn at_an_edge_a_strangers_ids_are_replaced() {
+    let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let ids = format!("traceparent: {trace}\r\ntracestate: a=b\r\nx-request-id: mine\r\n");
+    let trace_of = |request: &Reply| request.header("traceparent").unwrap()[3..35].to_owned();
+    for (proxy, kept) in [
+        ("trust = 'edge'", false),
+        ("trust = 'edge'\ntrust_traces = true", true),
+        ("trust = 'inside'", true),
+    ] {
+        let (asked, leaf) = leaf();
+        let copied = ["traceparent", "tracestate", "x-request-id"];
+        let hop = Hop::start(proxy, OPEN, &[leaf.address], &copied);
+        assert_eq!(Client::connect(hop.listen()).get("/", &ids).status(), 200);
+        assert_eq!(hop.egress()["matched"]["traceparent"], 1);
+        let asked = asked.lock().unwrap();
+        assert_eq!(trace_of(&asked[0]) == trace[3..35], kept, "{proxy}");
+        assert_eq!(asked[0].header("tracestate").is_some(), kept);
+        assert_eq!(asked[0].header("x-request-id") == Some("mine"), kept);
+    }
+}
+
+/// Of requests that share an id the least important counts, while it is inside, and afterwards no more.
+#[test]
+fn who_shares_a_trace_has_the_least_rank_of_all_that_have_it() {
+    let (asked, leaf) = leaf();
+    let barrier = Barrier::default();
+    let (held, out) = (barrier.clone(), Arc::new(OnceLock::<SocketAddr>::new()));
+    let known = Arc::clone(&out);
+    let service = Upstream::start(move |request| {
+        if request.first.contains("/slow") {
+            held.pass();
+        } else {
+            let trace = format!("traceparent: {}\r\n", request.header("traceparent").unwrap());
+            Client::connect(*known.get().unwrap()).get("/", &trace);
+        }
+        ok("served")
+    });
+    let rest = format!("{OPEN}[gate.slots]\nslots = 'fixed'\ncount = 2000\n");
+    let sidecar = start("trust = 'inside'", &rest, service.address, &[leaf.address]);
+    out.set(sidecar.handle.egress("next").unwrap()).unwrap();
+    let ask = |path: &str, rank: &str| {
+        let trace = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n";
+        let mut client = sidecar.client();
+        let head = format!("GET {path} HTTP/1.1\r\nhost: a\r\noverload-context: r=({rank})\r\n");
+        client.send(&format!("{head}{trace}\r\n"));
+        client
+    };
+    assert_eq!(ask("/", "3 1").reply().status(), 200);
+    let mut slow: Vec<_> = (0..200).map(|n| ask("/slow", &format!("{} 1", 10 + n % 50))).collect();
+    sidecar.wait_for("all of them inside", |state| state["inside"] == 200);
+    assert_eq!(ask("/", "3 1").reply().status(), 200);
+    barrier.open();
+    slow.iter_mut().for_each(|client| assert_eq!(client.reply().status(), 200));
+    sidecar.wait_for("nobody inside", |state| state["inside"] == 0);
+    assert_eq!(ask("/", "3 1").reply().status(), 200);
+    let ranks: Vec<_> = asked.lock().unwrap().iter().map(|it| told(it).0).collect();
+    assert_eq!(ranks, ["(3 1)  ", "(59 1)  ", "(3 1)  "]);
+}
+
+/// As it was before there was a way out.
+#[test]
+fn without_a_way_out_requests_pass_as_they_came() {
+    let (asked, leaf) = leaf();
+    let sidecar = Sidecar::start(&format!("[proxy]\n{OPEN}"), &[leaf.address]);
+    assert_eq!(sidecar.client().get("/", "").status(), 200);
+    assert_eq!(sidecar.client().get("/", "x-request-id: a\r\n").status(), 200);
+    let asked = asked.lock().unwrap();
+    assert!(asked.iter().all(|request| request.header("traceparent").is_none()), "{asked:?}");
+    assert_eq!(asked[0].header("x-request-id"), None);
+    assert_eq!(asked[1].header("x-request-id"), Some("a"));
+    assert_eq!(sidecar.state().get("egress"), None);
+    assert!(!sidecar.admin("/metrics").text().contains("egress"));
+}
+
+/// A replica that refuses with the words of a gate, and how often it was asked.
+fn refusing(then: &'static str, field: &'static str) -> (Arc<Mutex<Vec<Reply>>>, Upstream) {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let list = Arc::clone(&asked);
+    let upstream = Upstream::start(move |request| {
+        list.lock().unwrap().push(request);
+        format!(
+            "HTTP/1.1 503 Full\r\n{field}: v=1, i=\"2\", why=full, then={then}\r\n\
+             content-length: 5\r\n\r\nfull\n"
+        )
+    });
+    (asked, upstream)
+}
+
+/// Sends straight to the way out, as the service does.
+fn call(sidecar: &Sidecar, request: &str) -> Reply {
+    let mut client = Client::connect(sidecar.handle.egress("next").unwrap());
+    client.send(request);
+    client.reply()
+}
+
+fn get() -> String {
+    "GET / HTTP/1.1\r\nhost: a\r\n\r\n".to_owned()
+}
+
+fn post(body: &str) -> String {
+    format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+}
+
+#[test]
+fn what_one_replica_refused_another_serves_at_once_with_its_body() {
+    let (refused, full) = refusing("elsewhere", "overload-feedback");
+    let (served, idle) = leaf();
+    let next = [full.address, idle.address];
+    let retry = "[proxy.egress.caller.retry]\nattempts = 3\nshare = 1.0\n";
+    let sidecar = start("", &format!("{retry}{OPEN}"), idle.address, &next);
+    for n in 0..40 {
+        let body = format!("order {n}");
+        for request in [get(), post(&body)] {
+            assert_eq!(call(&sidecar, &request).status(), 200, "{n}");
+        }
+        assert_eq!(served.lock().unwrap().last().unwrap().text(), body);
+    }
+    let retries = refused.lock().unwrap().len();
+    assert!(retries > 0, "the full one was never asked");
+    let egress = sidecar.state()["egress"][0].clone();
+    assert_eq!(egress["retries"], retries, "{egress}");
+    assert_eq!(egress["refused"], 0);
+    let attempts = served.lock().unwrap().iter().filter(|it| told(it).0.ends_with(" 1")).count();
+    assert_eq!(attempts, retries, "a second attempt says that it is one");
+}
+
+/// Its service may have kept it, and is told so.
+#[test]
+fn what_is_too_long_to_be_kept_is_sent_once() {
+    let (refused, full) = refusing("elsewhere", "overload-feedback");
+    let (again, other) = refusing("elsewhere", "overload-feedback");
+    let next = [full.address, other.address];
+    let sidecar = start("", &format!("keep_body = 10\n{OPEN}"), full.address, &next);
+    for (body, sent) in [("ten bytes.", 3), ("eleven byte", 1)] {
+        let asked = || refused.lock().unwrap().len() + again.lock().unwrap().len();
+        let before = asked();
+        let reply = call(&sidecar, &post(body));
+        let word = reply.header("overload-feedback").unwrap();
+        let then = if sent == 1 { "elsewhere" } else { "never" };
+        assert_eq!((asked() - before, word), (sent, &*format!("why=full, then={then}")), "{body}");
+    }
+}
+
+#[test]
+fn nothing_else_is_sent_twice() {
+    for (then, field) in
+        [("never", "overload-feedback"), ("later", "overload-feedback"), ("elsewhere", "x-other")]
+    {
+        let (refused, one) = refusing(then, field);
+        let (again, two) = refusing(then, field);
+        let sidecar = start("", OPEN, one.address, &[one.address, two.address]);
+        for request in [get(), post("an order"), get(), post("an order")] {
+            let reply = call(&sidecar, &request);
+            assert_eq!((reply.status(), reply.text().as_str()), (503, "full\n"));
+        }
+        let asked = refused.lock().unwrap().len() + again.lock().unwrap().len();
+        assert_eq!(asked, 4, "{then} {field}");
+        let egress = sidecar.state()["egress"][0].clone();
+        assert_eq!((egress["retries"].clone(), egress["refused"].clone()), (0.into(), 4.into()));
+    }
+}
+
+#[test]
+fn a_budget_that_is_spent_says_never() {
+    let (one, two) =
+        (refusing("elsewhere", "overload-feedback"), refusing("elsewhere", "overload-feedback"));
+    let retry = "[proxy.egress.caller.retry]\nshare = 0.0\nreserve = 3\n";
+    let next = [one.1.address, two.1.address];
+    let sidecar = start("", &format!("{retry}{OPEN}"), one.1.address, &next);
+    let words: Vec<_> = (0..6)
+        .map(|_| call(&sidecar, &get()).header("overload-feedback").unwrap().to_owned())
+        .collect();
+    assert_eq!(words, ["why=full, then=never"; 6]);
+    let asked = one.0.lock().unwrap().len() + two.0.lock().unwrap().len();
+    assert_eq!(asked, 6 + 3, "each once, and three retries in all");
+}
+
+/// A service that answers 500 because it was refused says nothing of it; its sidecar does.
+#[test]
+fn dont_retry_goes_up_three_hops_without_a_word_of_the_services() {
+    let (asked, full) = refusing("never", "overload-feedback");
+    let inside = "trust = 'inside'";
+    let third = Hop::start(inside, OPEN, &[full.address], &["traceparent"]);
+    let second = Hop::start(inside, OPEN, &[third.listen()], &["traceparent"]);
+    let first = Hop::start(inside, OPEN, &[second.listen(), second.listen()], &["traceparent"]);
+    let reply = Client::connect(first.listen()).get("/", CONTEXT);
+    assert_eq!(reply.status(), 503);
+    let word = reply.header("overload-feedback").expect("a word");
+    assert!(word.contains("why=full, then=never"), "{word}");
+    assert_eq!(asked.lock().unwrap().len(), 1);
+}
+
+#[test]
+fn a_process_that_is_killed_costs_its_own_calls_and_leaves_nothing_behind() {
+    let (_, leaf) = leaf();
+    let second = Hop::start("trust = 'inside'", OPEN, &[leaf.address], &["traceparent"]);
+    let first = Hop::start("trust = 'inside'", OPEN, &[second.listen()], &["traceparent"]);
+    let mut client = Client::connect(first.listen());
+    assert_eq!(client.get("/", CONTEXT).status(), 200);
+    drop(second);
+    for _ in 0..3 {
+        assert_eq!(client.get("/", CONTEXT).status(), 502);
+    }
+    assert!(first.egress()["failures"]["connect"].as_u64() >= Some(1), "{}", first.egress());
+    first.sidecar.wait_until_empty();
+    first.sidecar.wait_for("nobody inside", |state| state["inside"] == 0);
+}
