@@ -243,7 +243,8 @@ impl<'a> Outgoing<'a> {
             let left = deadline.since(worker.gate.now());
             let limit = (deadline != Instant::FAR).then(|| Duration::from(left));
             let clock = || worker.gate.now();
-            let to = Some(departure.endpoint);
+            // There are at most 64.
+            let to = u8::try_from(departure.endpoint).ok();
             let sent = settings.upstreams.send(clock, request, limit, to).await;
             let (response, upstream) = match sent {
                 Ok(answered) => answered,

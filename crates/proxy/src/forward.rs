@@ -215,7 +215,7 @@ async fn forward(
     let listed = worker.inside.as_ref().map_or_else(Listed::default, list);
     let limit =
         (context.deadline != Instant::FAR).then(|| Duration::from(context.deadline.since(now)));
-    let (head, patience) = (request.method() == Method::HEAD, settings.body_timeout.into());
+    let head = request.method() == Method::HEAD;
     match settings.upstreams.send(|| worker.gate.now(), request, limit, None).await {
         Ok((response, call)) => {
             sent.answered(&response);
@@ -226,7 +226,7 @@ async fn forward(
                     tunnel(worker, client, response, call, (entry, listed))
                 }
                 _ => {
-                    let response = complete(response, head, patience);
+                    let response = complete(response, head, settings.body_timeout.into());
                     let (entry, said) = Said::of(worker, entry, &listed, status);
                     let mut answer = answer(worker, response, call, (entry, listed, span));
                     if let Some(said) = said {

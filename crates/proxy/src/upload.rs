@@ -83,7 +83,11 @@ impl Upload {
 
     /// What was read before, and so is never late.
     pub(crate) fn kept(body: Bytes, trailers: Option<HeaderMap>) -> Self {
-        Self { body: Inbound::Kept(body, trailers), ..Self::empty() }
+        let body = match body.is_empty() && trailers.is_none() {
+            true => Inbound::Nothing,
+            false => Inbound::Kept(Box::new((body, trailers))),
+        };
+        Self { body, ..Self::empty() }
     }
 
     /// What is told of it.

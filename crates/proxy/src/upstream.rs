@@ -195,7 +195,7 @@ impl Upstreams {
         clock: impl Fn() -> Instant,
         request: &mut Request<Upload>,
         limit: Option<Duration>,
-        first: Option<usize>,
+        first: Option<u8>,
     ) -> Result<(Response<Source>, Call), Failure> {
         let mut failure = None;
         let now = clock();
@@ -282,13 +282,13 @@ impl Upstreams {
 
     /// Upstreams to try, the best first: of the first group with room two drawn at random, the less
     /// loaded of them; then others of that group; then those of the groups after it.
-    fn order(&self, now: Instant, first: Option<usize>) -> impl Iterator<Item = &Arc<Upstream>> {
+    fn order(&self, now: Instant, first: Option<u8>) -> impl Iterator<Item = &Arc<Upstream>> {
         let mut order = [None; MOST_TRIED];
         if let [only] = &*self.list {
             order[0] = Some(only);
         } else {
             self.fill(&mut order, now);
-            let first = first.and_then(|first| self.list.get(first));
+            let first = first.and_then(|first| self.list.get(usize::from(first)));
             if let Some(first) = first.filter(|first| first.peer.is_in(now)) {
                 let same =
                     |it: &Option<&Arc<Upstream>>| it.is_some_and(|it| Arc::ptr_eq(it, first));
