@@ -5,9 +5,12 @@
 mod support;
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::thread;
+use std::time::Duration;
 
-use support::{Barrier, Client, Reply, Sidecar, Upstream, ok};
+use support::{Barrier, Client, Reply, Sidecar, Upstream, Workers, ok};
 
 /// However slow the machine is that runs this, nothing is refused.
 const OPEN: &str = "[gate.admission]\npolicy = 'open'\n";
@@ -335,4 +338,109 @@ fn a_process_that_is_killed_costs_its_own_calls_and_leaves_nothing_behind() {
     assert!(first.egress()["failures"]["connect"].as_u64() >= Some(1), "{}", first.egress());
     first.sidecar.wait_until_empty();
     first.sidecar.wait_for("nobody inside", |state| state["inside"] == 0);
+}
+
+/// A service whose gate always says the same.
+fn saying(feedback: &'static str) -> (Arc<Mutex<Vec<Reply>>>, Upstream) {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let list = Arc::clone(&asked);
+    let upstream = Upstream::start(move |request| {
+        let mut list = list.lock().unwrap();
+        list.push(request);
+        let sequence = list.len();
+        format!(
+            "HTTP/1.1 200 OK\r\noverload-feedback: i=\"9\", v={sequence}, {feedback}\r\n\
+             content-length: 4\r\n\r\nleaf"
+        )
+    });
+    (asked, upstream)
+}
+
+/// Refusals of a sidecar for this reason.
+fn refused(state: &serde_json::Value, reason: &str) -> u64 {
+    let bands = state["refused"].as_object().expect("bands");
+    bands.values().filter_map(|band| band[reason].as_u64()).sum()
+}
+
+#[test]
+fn a_request_that_will_be_refused_three_hops_down_is_refused_at_the_entry() {
+    let (asked, third) = saying("l=(20 65535), x=60000");
+    let inside = "trust = 'inside'";
+    let second = Hop::start(inside, OPEN, &[third.address], &["traceparent"]);
+    let first = Hop::start(inside, OPEN, &[second.listen()], &["traceparent"]);
+    let mut client = Client::connect(first.listen());
+    let mut ask = |rank: u8, workflow: &str| {
+        client.get("/", &format!("overload-context: r=({rank} 1), w=\"{workflow}\"\r\n")).status()
+    };
+    // The first is told below; from then on it is known above.
+    assert_eq!(ask(40, "shop"), 200);
+    assert_eq!(ask(40, "shop"), 503);
+    assert_eq!(ask(10, "shop"), 200);
+    assert_eq!(ask(40, "mail"), 200, "nobody knows whether it goes there");
+    assert_eq!(asked.lock().unwrap().len(), 3);
+    assert_eq!(refused(&first.sidecar.state(), "downstream"), 1);
+    assert_eq!(refused(&second.sidecar.state(), "downstream"), 0);
+    // What was refused in its name is reported with the next call.
+    let told = second_context(&asked.lock().unwrap());
+    assert!(told.contains("s=("), "{told}");
+}
+
+fn second_context(asked: &[Reply]) -> String {
+    asked[1].header("overload-context").expect("a context").to_owned()
+}
+
+/// The third process has one worker, and all three divide what there is by workflow. Nobody between
+/// knows anything but its neighbours.
+#[test]
+fn rates_go_up_three_processes_until_the_entry_refuses_what_the_third_cannot_do() {
+    let rates = "[gate.admission]\npolicy = 'open'\n[gate.workflow]\nhold = '20ms'\n\
+                 [gate.slots]\nslots = 'fixed'\ncount = 64\n";
+    let narrow = rates.replace("count = 64", "count = 1");
+    let workers = Workers::new(1);
+    let worker = workers.clone();
+    let service = Upstream::start(move |_| {
+        worker.work(Duration::from_millis(10));
+        ok("done")
+    });
+    let inside = "trust = 'inside'";
+    let third =
+        Sidecar::start(&format!("[proxy]\nthreads = 1\n{inside}\n{narrow}"), &[service.address]);
+    let second = Hop::start(inside, rates, &[third.handle.listen()], &["traceparent"]);
+    let first = Hop::start(inside, rates, &[second.listen()], &["traceparent"]);
+    let (entry, over) = (first.listen(), Arc::new(AtomicBool::new(false)));
+    let clients: Vec<_> = (0..8)
+        .map(|_| {
+            let over = Arc::clone(&over);
+            thread::spawn(move || {
+                let mut client = Client::connect(entry);
+                while !over.load(Ordering::SeqCst) {
+                    client.get("/", "overload-context: w=\"shop\", c=\"web\"\r\n");
+                }
+            })
+        })
+        .collect();
+    first.sidecar.wait_for("refusals by rate at the entry", |state| {
+        refused(state, "rate") + refused(state, "infeasible") >= 20
+    });
+    over.store(true, Ordering::SeqCst);
+    clients.into_iter().for_each(|client| client.join().expect("no panic"));
+}
+
+/// What the second process did for a request, without what it waited for the third, comes back with the answer.
+#[test]
+fn progress_adds_up_on_the_way_back() {
+    let (asked, third) = saying("e=7000000, k=9000000");
+    let hop = Hop::start("trust = 'inside'", OPEN, &[third.address], &["traceparent"]);
+    let reply = Client::connect(hop.listen()).get("/", CONTEXT);
+    let word = reply.header("overload-feedback").expect("a word").to_owned();
+    let of = |key: &str| -> u64 {
+        let part = word.split(", ").find_map(|part| part.strip_prefix(key));
+        part.unwrap_or_else(|| panic!("{key} in {word}")).parse().expect("microseconds")
+    };
+    // Seven seconds were told below; how long this process itself took is between nothing and the patience of tests.
+    let longest = u64::try_from(support::PATIENCE.as_micros()).unwrap();
+    assert!((7_000_001..7_000_000 + longest).contains(&of("e=")), "{word}");
+    assert!((9_000_001..9_000_000 + longest).contains(&of("k=")), "{word}");
+    let context = asked.lock().unwrap()[0].header("overload-context").unwrap().to_owned();
+    assert!(context.contains("e="), "how far it has come goes along: {context}");
 }
