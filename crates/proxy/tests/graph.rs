@@ -444,3 +444,63 @@ fn progress_adds_up_on_the_way_back() {
     let context = asked.lock().unwrap()[0].header("overload-context").unwrap().to_owned();
     assert!(context.contains("e="), "how far it has come goes along: {context}");
 }
+
+/// Whatever decides at the callee and whatever holds back at the caller: each request gets one answer, something
+/// is served, and nothing is left over.
+#[test]
+fn every_admission_goes_with_every_throttle() {
+    let admissions = [
+        "policy = 'tide'\nobjective = '20ms'",
+        "policy = 'breakwater'",
+        "policy = 'dagor'",
+        "policy = 'codel'",
+        "policy = 'seda'",
+        "policy = 'open'",
+    ];
+    let throttles =
+        ["open", "credit", "cursor", "adaptive", "seda", "window", "rate\nrate = 200.0"];
+    for (n, admission) in admissions.iter().enumerate() {
+        let workers = Workers::new(1);
+        let worker = workers.clone();
+        let service = Upstream::start(move |_| {
+            worker.work(Duration::from_millis(2));
+            ok("done")
+        });
+        let gate = format!(
+            "[gate.slots]\nslots = 'fixed'\ncount = 2\n[gate]\nqueue_limit = 4\n\
+             [gate.admission]\n{admission}\n"
+        );
+        let config = format!("[proxy]\nthreads = 1\ntrust = 'inside'\n{gate}");
+        let callee = Sidecar::start(&config, &[service.address]);
+        for (m, throttle) in throttles.iter().enumerate() {
+            let (kind, rest) = throttle.split_once('\n').unwrap_or((throttle, ""));
+            let rest = format!(
+                "[proxy.egress.caller]\nhold_time = '10ms'\n[proxy.egress.caller.throttle]\nthrottle = '{kind}'\n{rest}\n{OPEN}"
+            );
+            let next = [callee.handle.listen()];
+            let caller = Hop::start("trust = 'inside'", &rest, &next, &["traceparent"]);
+            let entry = caller.listen();
+            let clients = (0..6).map(|client| {
+                thread::spawn(move || {
+                    let mut connection = Client::connect(entry);
+                    let rank = format!("overload-context: r=({} {m}), d=5000\r\n", client * 10 + n);
+                    (0..6).map(|_| connection.get("/", &rank).status()).collect::<Vec<_>>()
+                })
+            });
+            let statuses: Vec<u16> = clients
+                .collect::<Vec<_>>()
+                .into_iter()
+                .flat_map(|client| client.join().expect("no panic"))
+                .collect();
+            let pair = format!("{admission} and {kind}: {statuses:?}");
+            assert_eq!(statuses.len(), 36);
+            assert!(statuses.iter().all(|it| matches!(it, 200 | 429 | 503 | 504)), "{pair}");
+            assert!(statuses.contains(&200), "{pair}");
+            caller.sidecar.wait_until_empty();
+            caller.sidecar.wait_for("nobody inside", |state| state["inside"] == 0);
+            let egress = caller.egress();
+            assert_eq!(egress["matched"]["traceparent"], 36, "{pair}");
+        }
+        callee.wait_until_empty();
+    }
+}
