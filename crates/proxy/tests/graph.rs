@@ -11,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use support::{Barrier, Client, Reply, Sidecar, Upstream, Workers, ok};
+use tidegate_proxy::Source;
 
 /// However slow the machine is that runs this, nothing is refused.
 const OPEN: &str = "[gate.admission]\npolicy = 'open'\n";
@@ -502,5 +503,89 @@ fn every_admission_goes_with_every_throttle() {
             assert_eq!(egress["matched"]["traceparent"], 36, "{pair}");
         }
         callee.wait_until_empty();
+    }
+}
+
+/// A process that is told to end takes no more requests, but calls of those inside still go out.
+#[test]
+fn what_is_inside_makes_its_calls_to_the_end() {
+    let (asked, leaf) = leaf();
+    let (barrier, out) = (Barrier::default(), Arc::new(OnceLock::<SocketAddr>::new()));
+    let (held, known) = (barrier.clone(), Arc::clone(&out));
+    let service = Upstream::start(move |request| {
+        held.pass();
+        let trace = format!("traceparent: {}\r\n", request.header("traceparent").unwrap());
+        plain(&Client::connect(*known.get().unwrap()).get("/", &trace))
+    });
+    let sidecar = start("trust = 'inside'", OPEN, service.address, &[leaf.address]);
+    out.set(sidecar.handle.egress("next").unwrap()).unwrap();
+    let mut client = sidecar.client();
+    client.send(&format!("GET / HTTP/1.1\r\nhost: a\r\n{CONTEXT}\r\n"));
+    sidecar.wait_for("the request inside", |state| state["inside"] == 1);
+    sidecar.handle.stop();
+    sidecar.wait_for("the end to begin", |state| state["draining"] == true);
+    barrier.open();
+    assert_eq!(
+        (client.reply().status(), told(&asked.lock().unwrap()[0]).0),
+        (200, "(7 3) \"shop\" 1".to_owned())
+    );
+    sidecar.ended();
+}
+
+#[test]
+fn a_reload_changes_what_is_called_but_no_listener() {
+    let ((one, old), (two, new)) = (leaf(), leaf());
+    let text = |name: &str, next: SocketAddr| {
+        format!(
+            "[proxy]\n[[proxy.egress]]\nname = '{name}'\nlisten = '127.0.0.1:0'\n\
+             upstreams = ['http://{next}']\n{OPEN}"
+        )
+    };
+    let next = Arc::new(Mutex::new(text("next", old.address)));
+    let (read, service) = (Arc::clone(&next), old.address);
+    let source = Source::new(move || Ok(support::file(&read.lock().unwrap(), &[service])));
+    let file = support::file(&text("next", old.address), &[service]);
+    let sidecar = Sidecar::with_source(file, Some(source));
+    assert_eq!(call(&sidecar, &get()).status(), 200);
+    *next.lock().unwrap() = text("next", new.address);
+    sidecar.handle.reload().expect("it is right");
+    assert_eq!(call(&sidecar, &get()).status(), 200);
+    assert_eq!((one.lock().unwrap().len(), two.lock().unwrap().len()), (1, 1));
+    // Another name is another listener, which needs a restart.
+    *next.lock().unwrap() = text("other", old.address);
+    sidecar.handle.reload().expect("it is right");
+    assert_eq!(call(&sidecar, &get()).status(), 200);
+    assert_eq!((one.lock().unwrap().len(), two.lock().unwrap().len()), (1, 2));
+}
+
+/// The time that is left is told in the words that others understand.
+#[test]
+fn deadlines_travel_in_all_words_and_only_grow_shorter() {
+    let (asked, leaf) = leaf();
+    let rest = format!("deadline_header = 'x-left-ms'\n{OPEN}");
+    let copied = ["traceparent", "x-envoy-expected-rq-timeout-ms", "content-type", "grpc-timeout"];
+    let hop = Hop::start("trust = 'inside'", &rest, &[leaf.address], &copied);
+    let mut client = Client::connect(hop.listen());
+    for (own, left) in [
+        ("", 20_000.0),
+        ("x-envoy-expected-rq-timeout-ms: 9000\r\n", 9_000.0),
+        ("x-envoy-expected-rq-timeout-ms: 90000\r\n", 20_000.0),
+        ("content-type: application/grpc\r\ngrpc-timeout: 7S\r\n", 7_000.0),
+    ] {
+        client.get("/", &format!("{CONTEXT}{own}"));
+        let asked = asked.lock().unwrap();
+        let request = asked.last().unwrap();
+        let told = told(request).1.expect("a deadline");
+        assert!(told < left && told > left - 5_000.0, "{told} of {left}");
+        let millis = |name: &str| -> Option<f64> { request.header(name)?.parse().ok() };
+        assert_eq!(millis("x-left-ms"), Some(told.floor()), "{own}");
+        if own.starts_with("x-envoy") {
+            assert_eq!(millis("x-envoy-expected-rq-timeout-ms"), Some(told.floor()));
+        }
+        if own.starts_with("content-type") {
+            let text = request.header("grpc-timeout").expect("a timeout");
+            let micros: f64 = text.strip_suffix('u').expect("microseconds").parse().unwrap();
+            assert!(micros / 1000.0 <= told, "{text} {told}");
+        }
     }
 }
