@@ -9,13 +9,14 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use tidegate_core::{Instant, Outcome, Span};
+use tidegate_core::{Instant, Outcome, RequestId, Span};
 use tidegate_driver::Slot;
 
 use tokio::sync::mpsc;
 
 use crate::exempt;
 use crate::headers;
+use crate::inflight::Listed;
 use crate::sideline::Probe;
 use crate::trace::Span as Traced;
 use crate::upstream::{Call, Source};
@@ -136,6 +137,9 @@ pub(crate) struct Held {
     pub(crate) outcome: Outcome,
     /// Whether the answer is a refusal of the upstream's own.
     pub(crate) refused: bool,
+    /// Calls that the service makes for it are known by it, to its end.
+    #[expect(dead_code, reason = "held for its end")]
+    pub(crate) listed: Listed,
     /// Ends with it.
     #[expect(dead_code, reason = "held for its end")]
     pub(crate) span: Traced,
@@ -228,6 +232,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) enum Entry {
     /// It has a slot; a probe too while models are played.
     Slot(Slot, Option<Probe>),
+    /// The same, and the gate has heard how much of its time the service has worked.
+    Measured(Slot, Option<Probe>),
     /// Nothing holds it: what the gate decides is not enforced for it.
     Watched(Probe),
     /// It passed the gate, in one of the places for that.
@@ -237,9 +243,30 @@ pub(crate) enum Entry {
 }
 
 impl Entry {
+    /// Who it is in the gate.
+    pub(crate) fn request(&self) -> Option<RequestId> {
+        match self {
+            Self::Slot(slot, _) | Self::Measured(slot, _) => Some(slot.request()),
+            Self::Watched(_) | Self::Exempt(_) | Self::Outside => None,
+        }
+    }
+
+    /// The gate has been told of its service time.
+    pub(crate) fn measured(self) -> Self {
+        match self {
+            Self::Slot(slot, probe) => Self::Measured(slot, probe),
+            other => other,
+        }
+    }
+
     /// The request has ended.
     pub(crate) fn finish(self, now: Instant, outcome: Outcome) {
         let probe = match self {
+            Self::Measured(slot, probe) => {
+                let held = now.since(slot.started()).max(Span::from_nanos(1));
+                slot.finish(outcome, held.into());
+                probe
+            }
             Self::Slot(slot, probe) => {
                 if outcome == Outcome::Serve {
                     slot.serve();

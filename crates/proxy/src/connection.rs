@@ -48,7 +48,7 @@ use crate::seats::Seat;
 use crate::socket::{Look, Socket};
 use crate::tls;
 use crate::worker::{Phase, Settings, Worker};
-use crate::{forward, h2, proxy_protocol};
+use crate::{egress, forward, h2, proxy_protocol};
 
 /// Fields that hyper takes of a request if it is told nothing else.
 const HYPER_HEADERS: usize = 100;
@@ -159,7 +159,11 @@ async fn speak<S>(
         let active = Active::new(&pulse);
         // Made inside, where it stays: its future is large, and would be copied on the way.
         async move {
-            let mut answer = forward::serve(worker, peer, request).await;
+            let mut answer = match &worker.way_out {
+                None => forward::serve(worker, peer, request).await,
+                // Not to be carried by what comes in.
+                Some(way) => Box::pin(egress::serve(worker, way, peer, request)).await,
+            };
             if active.pulse.old.load(Ordering::Relaxed) {
                 let close = HeaderValue::from_static("close");
                 answer.headers_mut().insert(CONNECTION, close);

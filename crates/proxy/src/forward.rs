@@ -11,7 +11,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body;
 use hyper_util::rt::TokioIo;
 use tidegate_core::rng::Rng;
-use tidegate_core::{Context, Instant, Outcome, Rejection, Workflow};
+use tidegate_core::{Advice, Context, Feedback, Instant, Outcome, Progress, Rejection, Workflow};
 use tidegate_driver::context;
 use tidegate_http::wire::{self, Refusal};
 use tokio::io::AsyncWriteExt;
@@ -22,6 +22,7 @@ use crate::config::{self, Percent, Trust};
 use crate::entry::Client;
 use crate::headers::{self, Peer};
 use crate::inbound::Inbound;
+use crate::inflight::{InFlight, Listed};
 use crate::trace::Span;
 use crate::upload::Upload;
 use crate::upstream::{Call, Failure, Source};
@@ -45,6 +46,14 @@ pub(crate) struct Asked {
     long: bool,
 }
 
+impl Asked {
+    /// A call of the guarded service.
+    pub(crate) fn of_call(context: Context, address: IpAddr, request: &Request<Upload>) -> Self {
+        let (grpc, long) = (wire::is_grpc(request.headers()), is_long(request));
+        Self { context, address, listens: false, named: true, grpc, long }
+    }
+}
+
 /// Bytes of a body that hyper mostly has read with its head, and drops where nobody else reads them. What is
 /// longer, or of unknown length, ends the connection, which its client then should hear.
 const SHORT_BODY: u64 = 4 * 1024;
@@ -60,6 +69,9 @@ pub(crate) async fn serve(worker: &Arc<Worker>, peer: &Peer, request: Request<In
     }
     let now = worker.gate.now();
     let asked = ask(worker, &settings, &request, peer, now);
+    if let Some(inside) = &worker.inside {
+        inside.identify(request.headers_mut(), settings.trusts_ids, settings.sample);
+    }
     let mut span = settings.traces.begin(&mut request, &asked.context);
     if settings.ranks.is_exempt(request.uri().path()) {
         // Rare, and not to be carried by every request.
@@ -81,7 +93,8 @@ pub(crate) async fn serve(worker: &Arc<Worker>, peer: &Peer, request: Request<In
     span.admitted();
     let mut answer = forward(worker, &settings, peer, &mut request, &asked, entry, span).await;
     if asked.listens {
-        tell(worker, &mut answer, &asked.context, None);
+        let said = answer.extensions_mut().remove::<Said>().unwrap_or_default();
+        tell(worker, &mut answer, &asked.context, &said);
     }
     answer
 }
@@ -137,10 +150,14 @@ fn ask(
     }
     // Asked for only where a share is enforced.
     let named = worker.sideline.plays() && (listens || settings.ranks.names_user(headers, &client));
-    let length = request.body().size_hint().upper();
-    let long = request.version() <= Version::HTTP_11 && length.is_none_or(|it| it > SHORT_BODY);
+    let (grpc, long) = (wire::is_grpc(headers), is_long(request));
     let (context, address) = (context::draw(context), client.address);
-    Asked { context, address, listens, named, grpc: wire::is_grpc(headers), long }
+    Asked { context, address, listens, named, grpc, long }
+}
+
+fn is_long(request: &Request<Upload>) -> bool {
+    let length = request.body().size_hint().upper();
+    request.version() <= Version::HTTP_11 && length.is_none_or(|it| it > SHORT_BODY)
 }
 
 /// Waits for a slot. Where the gate is not fully enforced nothing waits, and what its model refuses
@@ -225,19 +242,31 @@ pub(crate) async fn forward(
     let now = worker.gate.now();
     let passed_on = wire::write_context(&own, now, &worker.names);
     request.headers_mut().insert(wire::CONTEXT, passed_on);
+    let headers = request.headers();
+    let list = |inside: &Arc<InFlight>| inside.list(now, headers, context, entry.request());
+    let listed = worker.inside.as_ref().map_or_else(Listed::default, list);
     let left = (context.deadline != Instant::FAR).then(|| context.deadline.since(now));
     left.into_iter().for_each(|left| wire::shorten_timeouts(request.headers_mut(), left));
     let limit = left.map(Duration::from);
     let (head, patience) = (request.method() == Method::HEAD, settings.body_timeout.into());
-    match settings.upstreams.send(|| worker.gate.now(), request, limit).await {
+    match settings.upstreams.send(|| worker.gate.now(), request, limit, None).await {
         Ok((response, call)) => {
             sent.answered(&response);
+            let status = response.status();
             span.answered(call.address(), response.status());
             match client {
                 Some(client) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                    begin_tunnel(worker, peer, client, response, call, entry)
+                    begin_tunnel(worker, peer, client, response, call, (entry, listed))
                 }
-                _ => answer(worker, complete(response, head, patience), call, entry, span),
+                _ => {
+                    let response = complete(response, head, patience);
+                    let (entry, said) = Said::of(worker, entry, &listed, status);
+                    let mut answer = answer(worker, response, call, (entry, listed, span));
+                    if let Some(said) = said {
+                        answer.extensions_mut().insert(said);
+                    }
+                    answer
+                }
             }
         }
         Err(failure) => {
@@ -253,12 +282,51 @@ pub(crate) async fn forward(
     }
 }
 
-fn answer(
+/// What an answer says of what was done for it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Said {
+    progress: Progress,
+    /// Why it is no answer.
+    rejection: Option<Rejection>,
+}
+
+impl Said {
+    /// What there is to say where calls are known for whose they are; also the entry, which has heard how long the
+    /// service itself has worked. A failure because a call was refused is passed on as that refusal: who
+    /// asks again would only be refused again.
+    fn of(
+        worker: &Worker,
+        entry: Entry,
+        listed: &Listed,
+        status: StatusCode,
+    ) -> (Entry, Option<Self>) {
+        let Some(done) = listed.done(worker.gate.now()) else {
+            return (entry, None);
+        };
+        let rejection = done.refused.filter(|_| status.is_server_error()).map(|it| {
+            let advice = match it.advice {
+                Advice::Later(after) => Advice::Later(after),
+                Advice::Elsewhere | Advice::Never => Advice::Never,
+            };
+            Rejection { advice, ..it }
+        });
+        let progress = entry.request().and_then(|request| {
+            worker.gate.input(|gate, now| {
+                gate.on_step(now, request, done.own);
+                gate.done(request)
+            })
+        });
+        let said = Self { progress: progress.unwrap_or_default(), rejection };
+        (entry.measured(), Some(said))
+    }
+}
+
+/// The answer of an upstream, which gives back what it holds with its last byte.
+pub(crate) fn answer(
     worker: &Arc<Worker>,
     response: Response<Source>,
     call: Call,
-    entry: Entry,
-    span: Span,
+    (entry, listed, span): (Entry, Listed, Span),
 ) -> Answer {
     let status = response.status();
     let (mut parts, source) = response.into_parts();
@@ -282,6 +350,7 @@ fn answer(
         outcome: if status.is_server_error() { Outcome::Fail } else { Outcome::Serve },
         refused: status == StatusCode::BAD_GATEWAY
             || (mentioned || status != StatusCode::OK) && refused(),
+        listed,
         span,
     };
     Response::from_parts(parts, ProxyBody::answer(source, held))
@@ -289,7 +358,11 @@ fn answer(
 
 /// Of an answer that has no body, whatever follows its head: some servers tell its end by an empty frame.
 /// That is waited for aside, as a stream that is given up looks like an attack to its server.
-fn complete(response: Response<Source>, head: bool, patience: Duration) -> Response<Source> {
+pub(crate) fn complete(
+    response: Response<Source>,
+    head: bool,
+    patience: Duration,
+) -> Response<Source> {
     let bodiless =
         head || [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&response.status());
     if !bodiless {
@@ -317,7 +390,7 @@ fn begin_tunnel(
     client: hyper::upgrade::OnUpgrade,
     response: Response<Source>,
     mut call: Call,
-    entry: Entry,
+    (entry, listed): (Entry, Listed),
 ) -> Answer {
     entry.finish(worker.gate.now(), Outcome::Serve);
     let (worker, seat) = (Arc::clone(worker), peer.seat.clone());
@@ -325,7 +398,7 @@ fn begin_tunnel(
     let limit = worker.settings().connections.tunnel_idle_timeout.into();
     tokio::spawn(async move {
         // Held to its end: it is a connection of its client's.
-        let _seat = seat;
+        let (_seat, _inside) = (seat, listed);
         let _open = worker.counters.tunnels.hold();
         if let (Ok(client), Some(upstream)) = (client.await, call.take_connection()) {
             let (mut client, (upstream, read)) = (TokioIo::new(client), upstream.into_parts());
@@ -340,7 +413,7 @@ fn begin_tunnel(
 }
 
 /// Our own 502, 504, 408 or 400.
-fn fail(worker: &Worker, failure: &Failure) -> Answer {
+pub(crate) fn fail(worker: &Worker, failure: &Failure) -> Answer {
     let (status, counter) = match failure {
         Failure::Connect(_) => (StatusCode::BAD_GATEWAY, &worker.counters.connect_failures),
         Failure::Broken(_) => (StatusCode::BAD_GATEWAY, &worker.counters.broken),
@@ -354,7 +427,12 @@ fn fail(worker: &Worker, failure: &Failure) -> Answer {
 }
 
 /// A refusal is a response, given before anything of the body was read.
-fn refuse(worker: &Worker, settings: &Settings, rejection: &Rejection, asked: &Asked) -> Answer {
+pub(crate) fn refuse(
+    worker: &Worker,
+    settings: &Settings,
+    rejection: &Rejection,
+    asked: &Asked,
+) -> Answer {
     let context = &asked.context;
     // Who learns ranks could look for a name that has a good one, so strangers do not.
     let rank = (settings.trust == Trust::Inside).then_some((context.rank, None));
@@ -368,15 +446,17 @@ fn refuse(worker: &Worker, settings: &Settings, rejection: &Rejection, asked: &A
         answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     if asked.listens {
-        tell(worker, &mut answer, context, Some(rejection));
+        let said = Said { rejection: Some(*rejection), ..Said::default() };
+        tell(worker, &mut answer, context, &said);
     }
     answer
 }
 
 /// Feedback goes to callers that sent a context, and to nobody else.
-fn tell(worker: &Worker, answer: &mut Answer, context: &Context, rejection: Option<&Rejection>) {
+fn tell(worker: &Worker, answer: &mut Answer, context: &Context, said: &Said) {
     let feedback = worker.gate.feedback(context.caller, context.workflow);
-    if let Some(value) = wire::write_feedback(&feedback, rejection) {
+    let feedback = Feedback { progress: said.progress, ..feedback };
+    if let Some(value) = wire::write_feedback(&feedback, said.rejection.as_ref()) {
         answer.headers_mut().insert(wire::FEEDBACK, value);
     }
 }

@@ -11,6 +11,7 @@ use crate::dashboard::detail::Detail;
 use crate::health::Peers;
 use crate::machine::Sample;
 use crate::metrics::{Counters, Metrics};
+use crate::outlets::Report;
 use crate::report::{Level, Snapshot};
 
 /// One metric.
@@ -70,6 +71,8 @@ fn page() -> String {
         names: &Names::default(),
         latencies: BTreeMap::new(),
         peers: vec![Peers::default().get(&"http://127.0.0.1:1".parse().expect("an address"))],
+        inside: 0,
+        egress: vec![Report::of_nothing("inventory")],
         sample: Sample { utilization: Some(0.0), signals: vec![("cpu".to_owned(), 0.0)] },
         now: Instant::ZERO,
         uptime: Span::ZERO,

@@ -16,6 +16,7 @@ use crate::dashboard::detail::Detail;
 use crate::health::Peer;
 use crate::machine::Sample;
 use crate::metrics::{Counters, Histogram, Metrics, OUTCOMES, REASONS};
+use crate::outlets::Report;
 
 /// One moment of a sidecar.
 #[derive(Debug)]
@@ -34,6 +35,10 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) enforce: Percent,
     pub(crate) draining: bool,
     pub(crate) peers: Vec<Arc<Peer>>,
+    /// What the guarded service sends out, where that goes by us.
+    pub(crate) egress: Vec<Report>,
+    /// Requests that its calls can be matched to.
+    pub(crate) inside: usize,
     pub(crate) sample: Sample,
     pub(crate) now: Instant,
 }
@@ -161,7 +166,47 @@ impl Snapshot<'_> {
         for (kind, count) in upstream_failures(counters) {
             page.line(&[("kind", kind)], count);
         }
+        self.calls(&mut page);
         page.text
+    }
+
+    /// What the guarded service sends out; nothing where that is its own business.
+    fn calls(&self, page: &mut Page) {
+        if self.egress.is_empty() {
+            return;
+        }
+        let help = "Calls of the guarded service, by what told for which request they are; none: unranked.";
+        page.head("tidegate_egress_calls_total", "counter", help);
+        for way in &self.egress {
+            for (by, count) in way.matched.iter().chain(&[("none", way.unranked)]) {
+                page.line(&[("callee", &way.name), ("matched", by)], count);
+            }
+        }
+        let help = "Requests inside the guarded service that its calls can be matched to.";
+        page.gauge("tidegate_egress_inside", help, self.inside);
+        type Number = fn(&Report) -> u64;
+        let numbers: [(&str, &str, Number); 3] = [
+            ("rejected", "Calls that were not sent: the throttle did not let them.", |way| {
+                way.rejected
+            }),
+            ("refused", "Calls that were refused, by no replica served after all.", |way| {
+                way.refused
+            }),
+            ("retries", "Calls sent to another replica.", |way| way.retries),
+        ];
+        for (name, help, number) in numbers {
+            page.head(&format!("tidegate_egress_{name}_total"), "counter", help);
+            for way in &self.egress {
+                page.line(&[("callee", &way.name)], number(way));
+            }
+        }
+        let help = "Calls that got no answer.";
+        page.head("tidegate_egress_failures_total", "counter", help);
+        for way in &self.egress {
+            for (kind, count) in way.failed {
+                page.line(&[("callee", &way.name), ("kind", kind)], count);
+            }
+        }
     }
 
     /// The same as JSON.
@@ -229,6 +274,10 @@ impl Snapshot<'_> {
         });
         state["callers"] = callers.collect::<Map<_, _>>().into();
         state["heavy_hitters"] = self.heavy.clone();
+        if !self.egress.is_empty() {
+            state["inside"] = self.inside.into();
+            state["egress"] = self.egress.iter().map(Report::json).collect::<Vec<_>>().into();
+        }
         self.detail.tell(&mut state, self.names);
         state
     }

@@ -23,15 +23,17 @@ use tokio::sync::watch;
 use tokio_rustls::rustls::ClientConfig;
 
 use crate::admin;
-use crate::config::{File, Percent, ProxyConfig, Trust};
+use crate::config::{Egress, File, Percent, ProxyConfig, Trust};
 use crate::dashboard::detail::heavy_hitters;
 use crate::health::{self, Peers};
+use crate::inflight::InFlight;
 use crate::listen;
 use crate::log::Log;
 use crate::machine::{self, Sample};
 use crate::metrics::Counters;
 use crate::operate::{self, Token};
 use crate::outbound;
+use crate::outlets::{Outlets, Outward};
 use crate::report::{Level, Snapshot};
 use crate::sideline::Sideline;
 use crate::signals::{Signals, Wish};
@@ -53,6 +55,7 @@ const FILE_LOOK: Duration = Duration::from_millis(500);
 pub struct Server {
     shared: Arc<Shared>,
     listeners: Vec<std::net::TcpListener>,
+    outward: Vec<Outward>,
     admin: TcpListener,
     runtime: Runtime,
     signals: Option<Signals>,
@@ -102,6 +105,7 @@ pub(crate) struct Shared {
     pub(crate) watch: Watch,
     counters: Arc<Counters>,
     workers: Vec<Arc<Worker>>,
+    outlets: Outlets,
     phase: watch::Sender<Phase>,
     pub(crate) file: Mutex<File>,
     /// What an operator has said instead of the file.
@@ -188,9 +192,15 @@ impl Server {
             exempt: Arc::default(),
             seats: Arc::default(),
             round_trips: Arc::default(),
+            inside: (!file.proxy.egress.is_empty()).then(|| Arc::new(InFlight::new(seed))),
+            way_out: None,
             threads: listeners.len(),
             secret,
             seed,
+        };
+        let (outlets, outward) = {
+            let _entered = runtime.enter();
+            Outlets::open(&file.proxy, &tools, clock, &mut seeds)?
         };
         let workers = listeners.iter().map(|_| {
             let tools = Tools { seed: seeds.next_u64(), ..tools.clone() };
@@ -199,6 +209,7 @@ impl Server {
         let shared = Shared {
             watch: Watch::new(gate.clone(), Arc::clone(&sideline)),
             workers: workers.map(Arc::new).collect(),
+            outlets,
             gate,
             sideline,
             names: names.clone(),
@@ -217,7 +228,7 @@ impl Server {
             listen,
             admin: admin_address,
         };
-        Ok(Self { shared: Arc::new(shared), listeners, admin, runtime, signals: None })
+        Ok(Self { shared: Arc::new(shared), listeners, outward, admin, runtime, signals: None })
     }
 
     /// Hears SIGTERM and SIGINT (end; the second time at once) and SIGHUP (reload).
@@ -237,17 +248,18 @@ impl Server {
 
     /// Serves until it is told to end and everything inside has finished, or time is up.
     pub fn run(self) -> io::Result<()> {
-        let Self { shared, listeners, admin, runtime, signals } = self;
+        let Self { shared, listeners, outward, admin, runtime, signals } = self;
         shared.describe().iter().for_each(|line| shared.log(line));
         let threads = listeners
             .into_iter()
+            .zip(outward)
             .zip(&shared.workers)
             .enumerate()
-            .map(|(n, (listener, worker))| {
+            .map(|(n, ((listener, out), worker))| {
                 let (worker, phase) = (Arc::clone(worker), shared.phase.subscribe());
                 thread::Builder::new()
                     .name(format!("tidegate-{n}"))
-                    .spawn(move || worker.run(listener, phase))
+                    .spawn(move || worker.run(listener, out, phase))
             })
             .collect::<io::Result<Vec<_>>>();
         let threads = threads.inspect_err(|_| shared.advance(Phase::Over))?;
@@ -277,6 +289,11 @@ impl Handle {
     /// Where clients connect.
     pub fn listen(&self) -> SocketAddr {
         self.shared.listen
+    }
+
+    /// Where the guarded service reaches what it calls, by the name in `proxy.egress`.
+    pub fn egress(&self, name: &str) -> Option<SocketAddr> {
+        self.shared.outlets.listen(name)
     }
 
     /// Where operators look.
@@ -333,6 +350,8 @@ impl Shared {
             enforce: self.sideline.percent(),
             draining: self.is_draining(),
             peers: self.peers.all(),
+            egress: self.outlets.report(),
+            inside: self.outlets.inside(),
             sample: self.sample.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             now,
         }
@@ -445,6 +464,7 @@ impl Shared {
             false => outbound::build(&file.caller, self.clock, self.clock.now().as_nanos())
                 .map_err(|error| StartError::Config(error.to_string()))?,
         };
+        let out = self.outlets.prepare(&file.proxy)?;
         let (old, same) = (self.links().traces.clone(), file.proxy.traces == current.proxy.traces);
         let traces = match same {
             true => old.clone(),
@@ -452,6 +472,7 @@ impl Shared {
         };
         // The last that can fail; from here on everything is taken.
         self.reconfigure(&file.gate)?;
+        self.outlets.reconfigure(&file.proxy, out, self.clock)?;
         let links = Links { tls, outbound, traces };
         *self.token.lock().unwrap_or_else(PoisonError::into_inner) = token;
         for worker in &self.workers {
@@ -469,7 +490,7 @@ impl Shared {
     }
 
     /// What an operator should know at the start.
-    fn describe(&self) -> [String; 3] {
+    fn describe(&self) -> Vec<String> {
         let file = self.file();
         let upstreams: Vec<String> = file.proxy.upstreams.iter().map(ToString::to_string).collect();
         let objective = match &file.gate.admission {
@@ -492,14 +513,16 @@ impl Shared {
         };
         let (threads, admin) = (self.workers.len(), self.admin);
         let upstreams = upstreams.join(", ");
-        [
+        let mut lines = vec![
             format!(
                 "listening on {} for {upstreams}, {threads} threads, admin on http://{admin}",
                 self.listen
             ),
             format!("{objective}; {slots}; trust {}{enforce}", file.proxy.trust),
             format!("users are told apart by {}", Self::users(&file.proxy)),
-        ]
+        ];
+        lines.extend(self.outlets.describe());
+        lines
     }
 
     /// By what users are told apart.
@@ -580,13 +603,21 @@ async fn hear(shared: Arc<Shared>, mut signals: Signals) {
 
 /// What was opened stays open; names what the file says otherwise.
 fn keep_opened(file: &mut ProxyConfig, current: &ProxyConfig) -> Vec<&'static str> {
+    let opened = |list: &[Egress]| -> Vec<_> {
+        list.iter().map(|egress| (egress.name.clone(), egress.listen)).collect()
+    };
+    let other_egress = opened(&file.egress) != opened(&current.egress);
     let differ = [
         ("listen", file.listen != current.listen),
         ("admin", file.admin != current.admin),
         ("threads", file.threads != current.threads),
         ("log", file.log != current.log),
         ("secret_file", file.secret_file != current.secret_file),
+        ("egress", other_egress),
     ];
+    if other_egress {
+        file.egress.clone_from(&current.egress);
+    }
     file.listen = current.listen;
     file.admin = current.admin;
     file.threads = current.threads;

@@ -202,17 +202,24 @@ impl Upstreams {
         &self.list
     }
 
+    /// Which of the list has `call`.
+    pub(crate) fn position(&self, call: &Call) -> Option<usize> {
+        self.list.iter().position(|upstream| Arc::ptr_eq(upstream, &call.upstream))
+    }
+
     /// Sends a request and waits for the head of its answer, at most for `limit`. Until something
-    /// of it was sent, another connection and another upstream may be tried.
+    /// of it was sent, another connection and another upstream may be tried; `first` is the one to begin with,
+    /// if it is well.
     pub(crate) async fn send(
         &self,
         clock: impl Fn() -> Instant,
         request: &mut Request<Upload>,
         limit: Option<Duration>,
+        first: Option<u8>,
     ) -> Result<(Response<Source>, Call), Failure> {
         let mut failure = None;
         let now = clock();
-        for upstream in self.order(now) {
+        for upstream in self.order(now, first) {
             let mut call = upstream.begin(now, self.idle_timeout);
             loop {
                 let fresh = call.sender.is_none();
@@ -296,12 +303,20 @@ impl Upstreams {
 
     /// Upstreams to try, the best first: of the first group with room two drawn at random, the less
     /// loaded of them; then others of that group; then those of the groups after it.
-    fn order(&self, now: Instant) -> impl Iterator<Item = &Arc<Upstream>> {
+    fn order(&self, now: Instant, first: Option<u8>) -> impl Iterator<Item = &Arc<Upstream>> {
         let mut order = [None; MOST_TRIED];
         if let [only] = &*self.list {
             order[0] = Some(only);
         } else {
             self.fill(&mut order, now);
+            let first = first.and_then(|first| self.list.get(usize::from(first)));
+            if let Some(first) = first.filter(|first| first.peer.is_in(now)) {
+                let same =
+                    |it: &Option<&Arc<Upstream>>| it.is_some_and(|it| Arc::ptr_eq(it, first));
+                let at = order.iter().position(same).unwrap_or(MOST_TRIED - 1);
+                order[..=at].rotate_right(1);
+                order[0] = Some(first);
+            }
         }
         order.into_iter().flatten()
     }

@@ -20,10 +20,13 @@ use crate::body::Streams;
 use crate::config::{ConnectionsConfig, ProxyConfig, Trust};
 use crate::connection;
 use crate::edge::Strangers;
+use crate::egress::WayOut;
 use crate::entry::Ranks;
 use crate::exempt::Exempt;
 use crate::health::Peers;
+use crate::inflight::InFlight;
 use crate::metrics::Counters;
+use crate::outlets::Outward;
 use crate::seats::{Full, Seat, Seats};
 use crate::sideline::Sideline;
 use crate::spare;
@@ -67,6 +70,10 @@ pub(crate) struct Worker {
     pub(crate) streams: Streams,
     pub(crate) exempt: Arc<Exempt>,
     seats: Arc<Seats>,
+    /// Whom the calls of the service are for; none if they are its own business.
+    pub(crate) inside: Option<Arc<InFlight>>,
+    /// The service that is called here; none where clients come in.
+    pub(crate) way_out: Option<Arc<WayOut>>,
     settings: RwLock<Arc<Settings>>,
     /// Its runtime, once it runs.
     runtime: OnceLock<Handle>,
@@ -86,6 +93,10 @@ pub(crate) struct Settings {
     /// The throttle before them; none if everything is sent.
     pub(crate) outbound: Option<SharedCaller>,
     pub(crate) traces: Traces,
+    /// Whether ids of clients are kept, where calls are told apart by them.
+    pub(crate) trusts_ids: bool,
+    /// Share of the traces that begin here which are collected.
+    pub(crate) sample: f64,
     pub(crate) tls: Option<Arc<ServerConfig>>,
     pub(crate) connections: ConnectionsConfig,
     /// Protocols that a connection may change to.
@@ -117,6 +128,8 @@ impl Settings {
             upstreams: Upstreams::new(config, tls.client.clone(), before, peers, (now, seed)),
             outbound: outbound.clone(),
             traces: traces.clone(),
+            trusts_ids: trust == Trust::Inside || config.trust_traces,
+            sample: config.traces.sample,
             tls: tls.server.clone(),
             connections: config.connections.clone(),
             upgrades: config.upgrades.clone(),
@@ -153,6 +166,8 @@ pub(crate) struct Tools {
     pub(crate) seats: Arc<Seats>,
     /// How far clients are.
     pub(crate) round_trips: Arc<RoundTrips>,
+    pub(crate) inside: Option<Arc<InFlight>>,
+    pub(crate) way_out: Option<Arc<WayOut>>,
     pub(crate) threads: usize,
     pub(crate) secret: [u8; 16],
     pub(crate) seed: u64,
@@ -161,19 +176,9 @@ pub(crate) struct Tools {
 impl Worker {
     /// One of as many threads as there are `tools` of.
     pub(crate) fn new(tools: Tools, config: &ProxyConfig, links: &Links) -> Self {
-        let Tools {
-            gate,
-            sideline,
-            names,
-            counters,
-            peers,
-            exempt,
-            seats,
-            round_trips,
-            threads,
-            secret,
-            seed,
-        } = tools;
+        let Tools { gate, sideline, names, counters, peers, round_trips, exempt, seats, .. } =
+            tools;
+        let Tools { inside, way_out, threads, secret, seed, .. } = tools;
         let now = gate.now();
         let settings = Settings::new(config, links, &[], &peers, (threads, secret, seed), now);
         Self {
@@ -186,6 +191,8 @@ impl Worker {
             streams: Streams::default(),
             exempt,
             seats,
+            inside,
+            way_out,
             settings: RwLock::new(Arc::new(settings)),
             runtime: OnceLock::new(),
             threads,
@@ -211,10 +218,12 @@ impl Worker {
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 
-    /// Serves until the phase says otherwise: the body of a thread.
+    /// Serves until the phase says otherwise: the body of a thread. What goes `out` is served until no
+    /// thread has anything inside that it could be for.
     pub(crate) fn run(
         self: Arc<Self>,
         listener: std::net::TcpListener,
+        out: Outward,
         phase: watch::Receiver<Phase>,
     ) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -226,8 +235,21 @@ impl Worker {
         runtime.block_on(async move {
             let listener = TcpListener::from_std(listener)?;
             let mut over = phase.clone();
+            // What is inside may need its calls to the end.
+            let (_open, never) = watch::channel(Phase::Open);
+            let out_is_open = !out.workers.is_empty();
+            for (worker, listener) in out.workers {
+                let _ = worker.runtime.set(Handle::current());
+                tokio::spawn(worker.serve(TcpListener::from_std(listener)?, never.clone()));
+            }
+            let inside = async {
+                self.serve(listener, phase).await;
+                if out_is_open {
+                    out.ends.done().await;
+                }
+            };
             tokio::select! {
-                () = self.serve(listener, phase) => {}
+                () = inside => {}
                 _ = over.wait_for(|phase| *phase == Phase::Over) => {}
             }
             Ok(())
@@ -251,7 +273,7 @@ impl Worker {
                     }
                 },
                 _ = sweep.tick() => self.sweep(),
-                _ = told.wait_for(|phase| *phase >= Phase::Draining) => break,
+                () = reached(&mut told, Phase::Draining) => break,
             }
         }
         // What the kernel has taken in our name is ours to serve.
@@ -305,7 +327,9 @@ impl Worker {
         if !settings.pace.allows(self.gate.now()) {
             return counters.too_fast.add(1);
         }
-        self.round_trips.accepted(&self.gate, &stream);
+        if self.way_out.is_none() {
+            self.round_trips.accepted(&self.gate, &stream);
+        }
         // A client that has already gone is found out by the first read.
         let _ = stream.set_nodelay(true);
         let (worker, phase, alive) = (Arc::clone(self), phase.clone(), alive.clone());
@@ -316,6 +340,12 @@ impl Worker {
             connection::serve(worker, stream, peer, Arc::new(seat), phase).await;
         });
     }
+}
+
+/// Resolves once the phase has come.
+async fn reached(told: &mut watch::Receiver<Phase>, wanted: Phase) {
+    // The sender outlives every worker; were it gone, this would be the end too.
+    let _ = told.wait_for(|phase| *phase >= wanted).await;
 }
 
 /// New connections per second, with a second's worth at once.

@@ -52,9 +52,14 @@ pub fn context_of(
     with_field(headers, &CONTEXT, |field| read_context(field, now, names))
 }
 
-/// The feedback of a response, or in trailers; none if there is none.
+/// The feedback of a response, or in trailers; none if there is none. A window of 0 is taken for 1: over HTTP
+/// nobody can be told of credits between two answers, and whoever sends nothing would not hear of any until the window is old.
 pub fn feedback_of(headers: &HeaderMap) -> Option<Result<Message, Malformed>> {
-    with_field(headers, &FEEDBACK, read_feedback)
+    let message = with_field(headers, &FEEDBACK, read_feedback)?;
+    Some(message.map(|mut message| {
+        message.feedback.window = message.feedback.window.map(|window| window.max(1));
+        message
+    }))
 }
 
 /// Reads a field that may stand on several lines, which then are one list.
@@ -88,6 +93,17 @@ mod tests {
     use tidegate_core::Rank;
 
     use super::*;
+
+    #[test]
+    fn a_caller_over_http_may_always_ask_again() {
+        for (field, window) in [("n=0", Some(1)), ("n=1", Some(1)), ("n=7", Some(7)), ("v=1", None)]
+        {
+            let mut headers = HeaderMap::new();
+            headers.insert(FEEDBACK, HeaderValue::from_static(field));
+            let message = feedback_of(&headers).unwrap().unwrap();
+            assert_eq!(message.feedback.window, window, "{field}");
+        }
+    }
 
     #[test]
     fn lines_of_one_field_are_one_dictionary() {

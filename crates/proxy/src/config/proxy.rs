@@ -10,7 +10,7 @@ use tidegate_core::config::Problems;
 use tidegate_http::identity::EXEMPT;
 
 use super::{
-    Address, ConnectionsConfig, EdgeConfig, HealthConfig, Percent, Rule, Spill, TlsConfig,
+    Address, ConnectionsConfig, EdgeConfig, Egress, HealthConfig, Percent, Rule, Spill, TlsConfig,
     TracesConfig,
 };
 use crate::log::Log;
@@ -44,6 +44,11 @@ pub struct ProxyConfig {
     /// Whether everything that passes is work that can wait: its rank is taken to sheddable-plus,
     /// unless it is less important already. Default false.
     pub batch: bool,
+    /// Whether `traceparent` and `x-request-id` of clients are kept at the edge, where calls of the service are
+    /// told apart by them (`egress`). Only if something before us has written them: a client that knows the
+    /// id of another request could have that one's calls count as its own. Default false: such ids are
+    /// replaced at the edge, and kept inside.
+    pub trust_traces: bool,
     /// File whose first 16 bytes are the secret that user ranks are derived from. All replicas of an
     /// entry need the same, or a user would be served by one and refused by the next. Default: none,
     /// and the process makes up its own. Not changed by a reload.
@@ -117,6 +122,10 @@ pub struct ProxyConfig {
     /// are not well. Default: none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub spill: Vec<Spill>,
+    /// Services that the guarded one calls through this sidecar, so that its calls keep the rank and the deadline of
+    /// the request they are made for. Default: none, and what the service sends out is its own business.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub egress: Vec<Egress>,
 }
 
 impl Default for ProxyConfig {
@@ -130,6 +139,7 @@ impl Default for ProxyConfig {
             user_header: None,
             workflow_header: None,
             batch: false,
+            trust_traces: false,
             secret_file: None,
             exempt: EXEMPT.map(str::to_owned).to_vec(),
             upgrades: vec!["websocket".to_owned()],
@@ -152,6 +162,7 @@ impl Default for ProxyConfig {
             tls: TlsConfig::default(),
             rules: Vec::new(),
             spill: Vec::new(),
+            egress: Vec::new(),
         }
     }
 }
@@ -191,6 +202,7 @@ impl ProxyConfig {
             problems.within_item("rules", at, |problems| rule.validate(problems));
         }
         self.spill.iter().for_each(|spill| spill.validate(problems));
+        Egress::validate_all(&self.egress, problems);
         for protocol in &self.upgrades {
             // A protocol is a word, as the name of a header is.
             let word = protocol.parse::<http::HeaderName>().is_ok();

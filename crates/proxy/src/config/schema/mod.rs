@@ -41,6 +41,14 @@ workflow = "gold"
 [[proxy.spill]]
 upstreams = ["http://127.0.0.1:3001"]
 capacity = 1.0
+[[proxy.egress]]
+name = "inventory"
+listen = "127.0.0.1:3101"
+upstreams = ["http://127.0.0.1:3002"]
+deadline_header = "x-deadline-ms"
+[proxy.egress.caller.breaker]
+[proxy.egress.caller.ejection]
+[proxy.egress.caller.hedge]
 [gate.signals.weights]
 cpu = 1.0
 [[gate.limits]]
