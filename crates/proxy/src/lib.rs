@@ -33,6 +33,7 @@ mod h2;
 mod headers;
 mod health;
 mod inbound;
+mod leases;
 mod listen;
 mod log;
 mod machine;
