@@ -57,10 +57,10 @@ struct Set {
     #[arg(required_unless_present = "file")]
     agreement: Option<String>,
     /// Tokens per second.
-    #[arg(long, requires = "agreement")]
+    #[arg(long, requires = "agreement", allow_negative_numbers = true)]
     rate: Option<f64>,
     /// Tokens at once.
-    #[arg(long, requires = "agreement")]
+    #[arg(long, requires = "agreement", allow_negative_numbers = true)]
     burst: Option<f64>,
     /// TOML with `[[agreements]]`; `-` reads stdin. What it leaves out is gone.
     #[arg(long, value_name = "FILE", conflicts_with = "agreement")]

@@ -28,6 +28,8 @@ pub struct Granter {
     nodes: u32,
     /// What can be leased: the whole without what is set aside for everyone.
     pool: Share,
+    /// The least that was since it was looked at last.
+    least_pool: Share,
     /// What the part of the pool has saved up that is leased to nobody.
     spare: Spare,
     /// Sum of all commitments; within the pool, or after it shrank on the way there.
@@ -72,6 +74,7 @@ impl Granter {
             aside,
             nodes: config.nodes,
             pool,
+            least_pool: pool,
             spare: Spare::full(pool),
             committed: Share::NONE,
             quiet_until: Instant::ZERO,
@@ -197,23 +200,26 @@ impl Granter {
 
     /// Forgets leases that are over, each as of when it was; before each report this is done anyway.
     pub fn expire(&mut self, now: Instant) {
-        self.spare.settle(now.min(self.quiet_until), self.free());
-        if self.quiet_until <= now {
+        // When the pool became larger is not known, so until now it counts as it was before.
+        if self.forgotten.is_some() && self.quiet_until <= now {
+            self.spare.settle(self.quiet_until);
             self.forgotten = None;
-            self.spare.settle(self.quiet_until, self.free());
+            self.spare.set_free(self.free_of(self.least_pool));
         }
         let over = self.holders.iter().filter(|(_, entry)| entry.until <= now);
         let mut over: Vec<_> = over.map(|(id, entry)| (entry.until, *id)).collect();
         over.sort();
         for (until, holder) in over {
-            self.spare.settle(until, self.free());
+            self.spare.settle(until);
             if let Some(entry) = self.holders.remove(&holder) {
                 self.committed = self.committed.minus(entry.committed);
             }
             self.adaptor.remove(holder);
-            self.spare.settle(until, self.free());
+            self.spare.set_free(self.free_of(self.least_pool));
         }
-        self.spare.settle(now, self.free());
+        self.spare.settle(now);
+        self.least_pool = self.pool;
+        self.spare.set_free(self.free());
         self.invariants();
     }
 
@@ -273,12 +279,17 @@ impl Granter {
 
     /// What can be leased now.
     fn free(&self) -> Share {
-        self.pool.minus(self.committed).minus(self.forgotten.unwrap_or(Share::NONE))
+        self.free_of(self.pool)
+    }
+
+    fn free_of(&self, pool: Share) -> Share {
+        pool.minus(self.committed).minus(self.forgotten.unwrap_or(Share::NONE))
     }
 
     fn divide(&mut self) {
         self.pool = self.whole.minus(self.reserved());
-        self.spare.tighten(self.free());
+        self.least_pool = self.least_pool.least(self.pool);
+        self.spare.tighten(self.free_of(self.least_pool));
     }
 
     /// Twice as many as can be there at once: a node that crashed and its successor.

@@ -32,12 +32,16 @@ impl Spare {
         Self { level: 0, free: Share::NONE, at: now }
     }
 
-    /// Counts what was earned; from now on, `free` earns.
-    pub(super) fn settle(&mut self, now: Instant, free: Share) {
+    /// Counts what was earned until `now`.
+    pub(super) fn settle(&mut self, now: Instant) {
         let earned =
             u128::from(self.free.rate.millionths()) * u128::from(now.since(self.at).as_nanos());
         self.level = self.level.saturating_add(earned).min(most(self.free));
         self.at = self.at.max(now);
+    }
+
+    /// From the last settlement on, `free` earns.
+    pub(super) fn set_free(&mut self, free: Share) {
         self.free = free;
         self.level = self.level.min(most(free));
     }
@@ -85,13 +89,15 @@ mod tests {
         let share = |rate, burst| Share::new(Rate::per_second(rate).unwrap(), burst);
         let mut spare = Spare::full(share(10.0, 5));
         assert_eq!((spare.take(3), spare.take(9)), (3, 2));
-        spare.settle(at(250), share(10.0, 5));
+        spare.settle(at(250));
         assert_eq!(spare.take(9), 2, "and half a token is kept");
         // Less is free from some moment on that is not known: all the while.
         spare.tighten(share(1.0, 5));
-        spare.settle(at(1_250), share(10.0, 5));
+        spare.settle(at(1_250));
+        spare.set_free(share(10.0, 5));
         assert_eq!(spare.take(9), 1);
-        spare.settle(at(9_000), Share::NONE);
+        spare.settle(at(9_000));
+        spare.set_free(Share::NONE);
         assert_eq!(spare.take(9), 0, "what is leased brings its tokens along, or they are gone");
     }
 }
