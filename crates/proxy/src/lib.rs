@@ -40,6 +40,7 @@ mod health;
 mod hops;
 mod inbound;
 mod inflight;
+mod leases;
 mod listen;
 mod log;
 mod machine;

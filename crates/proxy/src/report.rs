@@ -6,6 +6,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
+use tidegate_control::link::Health;
 use tidegate_core::admission::Issued;
 use tidegate_core::objective::Because;
 use tidegate_core::{CallerId, Criticality, Cursor, Gate, Instant, Reason, Span, Workflow};
@@ -14,6 +15,7 @@ use tidegate_http::wire::Names;
 use crate::config::Percent;
 use crate::dashboard::detail::Detail;
 use crate::health::Peer;
+use crate::leases::{self, Lease};
 use crate::machine::Sample;
 use crate::metrics::{Counters, Histogram, Metrics, OUTCOMES, REASONS};
 use crate::outlets::Report;
@@ -32,6 +34,9 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) level: Level,
     /// Who asks most of which limit.
     pub(crate) heavy: Value,
+    /// Parts of agreements over many processes, and the way to their daemon.
+    pub(crate) leases: Vec<Lease>,
+    pub(crate) link: Health,
     pub(crate) enforce: Percent,
     pub(crate) draining: bool,
     pub(crate) peers: Vec<Arc<Peer>>,
@@ -167,6 +172,9 @@ impl Snapshot<'_> {
             page.line(&[("kind", kind)], count);
         }
         self.calls(&mut page);
+        if !self.leases.is_empty() {
+            self.leased(&mut page);
+        }
         page.text
     }
 
@@ -207,6 +215,28 @@ impl Snapshot<'_> {
                 page.line(&[("callee", &way.name), ("kind", kind)], count);
             }
         }
+    }
+
+    /// What this process has of agreements over many.
+    fn leased(&self, page: &mut Page) {
+        let mut each = |name: &str, help: &str, of: fn(&Lease) -> f64| {
+            page.head(name, "gauge", help);
+            for lease in &self.leases {
+                page.line(&[("agreement", &lease.agreement)], of(lease));
+            }
+        };
+        each("tidegate_lease_rate", "What this process may use now, per second.", Lease::share);
+        let help = "What it may use without the daemon, per second.";
+        each("tidegate_lease_safe_rate", help, Lease::safe);
+        each("tidegate_lease_asked", "What it is asked for, per second.", Lease::asked);
+        let help = "1 if the daemon was heard of within a term.";
+        each("tidegate_lease_connected", help, |lease| f64::from(u8::from(lease.connected())));
+        let help = "Most that may pass above the agreement, all processes together, per second; \
+                    inf is no bound, or none that was heard.";
+        each("tidegate_over_admission_bound", help, Lease::over);
+        page.head("tidegate_control_messages_total", "counter", "Messages to the daemon.");
+        page.line(&[("outcome", "answered")], self.link.answered);
+        page.line(&[("outcome", "failed")], self.link.failed);
     }
 
     /// The same as JSON.
@@ -277,6 +307,10 @@ impl Snapshot<'_> {
         if !self.egress.is_empty() {
             state["inside"] = self.inside.into();
             state["egress"] = self.egress.iter().map(Report::json).collect::<Vec<_>>().into();
+        }
+        if !self.leases.is_empty() {
+            state["leases"] = self.leases.iter().map(Lease::json).collect();
+            state["control"] = leases::health(&self.link);
         }
         self.detail.tell(&mut state, self.names);
         state

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 use std::{fmt, fs, io, thread};
 
+use tidegate_control::Link;
 use tidegate_core::admission::{AdmissionConfig, TideConfig};
 use tidegate_core::objective::Objective;
 use tidegate_core::rng::Rng;
@@ -27,6 +28,7 @@ use crate::config::{Egress, File, Percent, ProxyConfig, Trust};
 use crate::dashboard::detail::heavy_hitters;
 use crate::health::{self, Peers};
 use crate::inflight::InFlight;
+use crate::leases::{Lease, Leases, node_name};
 use crate::listen;
 use crate::log::Log;
 use crate::machine::{self, Sample};
@@ -114,6 +116,8 @@ pub(crate) struct Shared {
     pub(crate) peers: Peers,
     links: Mutex<Links>,
     sample: Mutex<Sample>,
+    /// To the daemon that keeps agreements.
+    link: Link,
     log: Log,
     source: Option<Source>,
     listen: SocketAddr,
@@ -206,7 +210,10 @@ impl Server {
             let tools = Tools { seed: seeds.next_u64(), ..tools.clone() };
             Worker::new(tools, &file.proxy, &links)
         });
+        let leases =
+            Leases { gate: gate.clone(), sideline: Arc::clone(&sideline), names: names.clone() };
         let shared = Shared {
+            link: Link::new(Arc::new(leases), node_name(listen.port())),
             watch: Watch::new(gate.clone(), Arc::clone(&sideline)),
             workers: workers.map(Arc::new).collect(),
             outlets,
@@ -270,10 +277,12 @@ impl Server {
             tokio::spawn(health::tell_outages(Arc::clone(&shared)));
             tokio::spawn(machine::sample(Arc::clone(&shared)));
             tokio::spawn(watch_file(Arc::clone(&shared)));
+            tokio::spawn(lease(Arc::clone(&shared)));
             if let Some(signals) = signals {
                 tokio::spawn(hear(Arc::clone(&shared), signals));
             }
             shared.wait_for_end(&threads).await;
+            shared.link.leave().await;
         });
         for thread in threads {
             thread.join().map_err(|_| io::Error::other("a serving thread panicked"))??;
@@ -347,6 +356,8 @@ impl Shared {
             counters: &self.counters,
             level: self.read(|gate| Level::of(gate, now)),
             heavy: self.read(|gate| heavy_hitters(gate, &self.names)),
+            leases: self.read(|gate| Lease::all(gate, now, &self.names)),
+            link: self.link.health(),
             enforce: self.sideline.percent(),
             draining: self.is_draining(),
             peers: self.peers.all(),
@@ -549,6 +560,12 @@ impl Shared {
     pub(crate) fn log(&self, line: &dyn fmt::Display) {
         self.log.line(line);
     }
+}
+
+/// Carries the reports of leased limits.
+async fn lease(shared: Arc<Shared>) {
+    let link = shared.link.clone();
+    link.run(|line| shared.log(&line)).await;
 }
 
 /// Keeps the gate's timer and counts its events.

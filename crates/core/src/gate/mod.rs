@@ -35,7 +35,7 @@ use crate::context::{CallerId, Context, Progress, Sheds, Workflow};
 use crate::event::{Event, Misuse};
 use crate::feedback::{Feedback, GateId};
 use crate::levels::RankIndex;
-use crate::limit::Limits;
+use crate::limit::{Leased, Limits};
 use crate::meter::{Cost, CostTable};
 use crate::objective::Learner;
 use crate::request::{Cx, Request, RequestId};
@@ -476,6 +476,11 @@ impl Gate {
         if let Some(limits) = &mut self.limits {
             limits.on_calendar(now, unix);
         }
+    }
+
+    /// Limits that are parts of agreements over many processes: a driver carries their reports.
+    pub fn leased(&mut self) -> impl Iterator<Item = &mut Leased> {
+        self.limits.iter_mut().flat_map(|limits| limits.leased_mut())
     }
 
     /// Tells the numbers of the workflows that limits name: `number` gives each its own. Due before

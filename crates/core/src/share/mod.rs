@@ -3,14 +3,16 @@
 //! Read in this order: [`split()`] divides a whole exactly; [`History`] is what a node knows of its own
 //! load; [`Adaptor`] turns the loads of all nodes into targets; [`Granter`] (one, at the control
 //! plane) and [`Holder`] (one per node) move from one division to the next by leases, such that the
-//! shares in use never exceed the whole.
+//! shares in use never exceed the whole. [`wire`] is how reports and grants travel.
 
 mod adaptor;
 mod granter;
 mod history;
 mod holder;
 mod lease;
+mod spare;
 mod split;
+pub mod wire;
 
 #[cfg(test)]
 mod schedules;
@@ -21,7 +23,7 @@ pub use adaptor::{Adaptor, AdaptorConfig};
 pub use granter::Granter;
 pub use history::{History, HistoryConfig, Load};
 pub use holder::Holder;
-pub use lease::{Bound, Grant, HolderId, LeaseConfig, Report};
+pub use lease::{Bound, Grant, HolderId, LeaseConfig, OnLoss, Report};
 pub use split::{SplitError, Weight, apportion, split};
 
 use crate::limit::Limit;

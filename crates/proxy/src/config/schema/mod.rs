@@ -73,7 +73,7 @@ const CHOICES: [(&str, &str); 6] = [
 ];
 
 /// What the defaults of a choice leave out.
-const FILLS: [(&str, &str); 3] = [
+const FILLS: [(&str, &str); 4] = [
     ("chain", "policies = [{ policy = 'open' }]\n"),
     (
         "quota",
@@ -85,6 +85,7 @@ const FILLS: [(&str, &str); 3] = [
          sheddable_plus = { rate = 1.0, burst = 1.0 }\nsheddable = { rate = 1.0, burst = 1.0 }\n",
     ),
     ("tree", "[[gate.limits.nodes]]\n"),
+    ("leased", "token_file = 'file'\nnode = 'name'\n"),
 ];
 
 /// Tables whose names are the user's own; their values are numbers.
