@@ -47,6 +47,13 @@ impl Tokens for Holder {
     }
 }
 
+/// Without one, everything has its token when it arrives.
+impl<B: Tokens> Tokens for Option<B> {
+    fn take_for(&mut self, arrived: Instant, now: Instant) -> Result<Instant, Shortage> {
+        self.as_mut().map_or(Ok(arrived), |tokens| tokens.take_for(arrived, now))
+    }
+}
+
 /// How much may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
