@@ -10,6 +10,8 @@ mod explain;
 mod figure;
 mod file;
 mod limit;
+#[cfg(feature = "nats")]
+mod nats;
 mod png;
 mod progress;
 mod proxy;
@@ -39,6 +41,9 @@ pub(crate) enum Command {
     Limit(limit::Limit),
     /// Run the sidecar: a gate before an HTTP service.
     Proxy(Box<proxy::Proxy>),
+    /// Run the messaging gate: topics with a rate over several NATS servers.
+    #[cfg(feature = "nats")]
+    Nats(nats::Nats),
     /// Ask a running sidecar what would happen to a request now, and why.
     Explain(explain::Explain),
     /// See or change for how many requests a running sidecar's refusals are enforced.
@@ -63,6 +68,8 @@ impl Command {
             Self::Config(config) => config.run(),
             Self::Limit(limit) => limit.run(),
             Self::Proxy(proxy) => proxy.run(),
+            #[cfg(feature = "nats")]
+            Self::Nats(nats) => nats.run(),
             Self::Explain(explain) => explain.run(),
             Self::Enforce(enforce) => enforce.run(),
             Self::Shadow(shadow) => shadow.run(),

@@ -139,7 +139,16 @@ impl<K: Copy + Ord, T, B: Tokens> Shaper<K, T, B> {
         }
     }
 
-    /// A message has come: it goes if nothing waits and its token is there.
+    /// Whether what arrived at `arrived` may go past the queue: nothing waits, and its token was there from the
+    /// moment returned. For who would not make a message of it otherwise.
+    pub fn pass(&mut self, now: Instant, arrived: Instant) -> Option<Instant> {
+        if self.messages > 0 {
+            return None;
+        }
+        self.tokens.take_for(arrived, now).ok()
+    }
+
+    /// A message has come: it goes if it may pass, else it waits if there is room.
     pub fn offer(
         &mut self,
         now: Instant,
@@ -147,9 +156,7 @@ impl<K: Copy + Ord, T, B: Tokens> Shaper<K, T, B> {
         rank: Rank,
         message: Message<T>,
     ) -> Offer<K, T> {
-        if self.messages == 0
-            && let Ok(due) = self.tokens.take_for(message.arrived, now)
-        {
+        if let Some(due) = self.pass(now, message.arrived) {
             return Offer::Goes(message.what, due);
         }
         if message.bytes > self.room.bytes {

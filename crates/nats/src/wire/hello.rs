@@ -66,6 +66,8 @@ pub struct Connect {
     pub user: Option<String>,
     /// Whether every operation is answered.
     pub verbose: bool,
+    /// Whether it reads messages with headers.
+    pub headers: bool,
     /// Whether it wants to hear of changes and knows PONG: 1; 0 is of old clients.
     pub protocol: i64,
     /// All of it, for the broker.
@@ -79,8 +81,16 @@ impl Connect {
         let text = |key: &str| all.get(key).and_then(Value::as_str).map(str::to_owned);
         let (name, user) = (text("name"), text("user"));
         let verbose = all.get("verbose").and_then(Value::as_bool).unwrap_or(true);
+        let headers = all.get("headers").and_then(Value::as_bool).unwrap_or(false);
         let protocol = all.get("protocol").and_then(Value::as_i64).unwrap_or(0);
-        Some(Self { name: name.filter(|name| !name.is_empty()), user, verbose, protocol, all })
+        Some(Self {
+            name: name.filter(|name| !name.is_empty()),
+            user,
+            verbose,
+            headers,
+            protocol,
+            all,
+        })
     }
 
     /// The line with which the gate connects to a broker in this client's name: with its credentials and its wishes,
