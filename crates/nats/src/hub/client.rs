@@ -45,6 +45,12 @@ pub(super) struct Client {
     first_ping: u64,
     /// Why it is not read: it changes its home, or has none.
     pub(super) held: bool,
+    /// Whether it has subscribed to something that is not known to stand at all brokers.
+    unsettled: bool,
+    /// The PING whose answer will say that it does.
+    settled_by: Option<u64>,
+    /// Links that were asked whether it does, because the client wants to publish; it is not read until they answer.
+    asked: usize,
     since: Instant,
     heard: Instant,
     unanswered: u32,
@@ -153,6 +159,9 @@ impl Hub {
             pings: VecDeque::new(),
             first_ping: 0,
             held: false,
+            unsettled: false,
+            settled_by: None,
+            asked: 0,
             since: now,
             heard: now,
             unanswered: 0,
@@ -271,10 +280,39 @@ impl Hub {
         }
         while client.pings.front() == Some(&0) && !client.is_gone() {
             client.pings.pop_front();
+            if client.settled_by == Some(client.first_ping) {
+                client.unsettled = false;
+            }
             client.first_ping += 1;
             client.out.end().extend_from_slice(b"PONG\r\n");
             self.dirty.insert(Conn::Client(id));
         }
+    }
+
+    /// A link has answered whether what its client has subscribed to stands.
+    pub(super) fn on_settled(&mut self, id: ClientId) {
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.asked = client.asked.saturating_sub(1);
+            if client.asked == 0 {
+                self.resume(id);
+            }
+        }
+    }
+
+    /// Whether a client may publish: what follows from its message may come back by any broker, so what it has
+    /// subscribed to has to stand at all of them. At its home it does, for what one link carries keeps its order.
+    fn may_publish(&mut self, now: Instant, id: ClientId) -> bool {
+        let Some(client) = self.clients.get_mut(&id) else { return false };
+        if !std::mem::take(&mut client.unsettled) {
+            return client.asked == 0;
+        }
+        let home = client.home.and_then(|home| client.links[home]);
+        let others: Vec<LinkId> =
+            client.all_links().into_iter().filter(|link| Some(*link) != home).collect();
+        client.asked += others.len();
+        let free = client.asked == 0;
+        others.into_iter().for_each(|link| self.ask(now, link, Why::Settled));
+        free
     }
 
     /// A message has got its token.
@@ -342,7 +380,10 @@ impl Hub {
         let home = client.home.and_then(|home| client.links[home]);
         let full = home
             .is_some_and(|link| self.links.get(&link).is_some_and(|link| link.out.len() > HIGH));
-        matches!(client.phase, Phase::Greeted | Phase::Known) && !client.held && !full
+        matches!(client.phase, Phase::Greeted | Phase::Known)
+            && !client.held
+            && client.asked == 0
+            && !full
     }
 
     /// Acts on all operations that are there; how many bytes they were.
@@ -437,6 +478,7 @@ impl Hub {
         let number = client.first_ping + client.pings.len() as u64;
         let links = client.all_links();
         client.pings.push_back(links.len() + 1);
+        client.settled_by = Some(number);
         links.into_iter().for_each(|link| self.ask(now, link, Why::Client(number)));
         // And one that is answered by itself, should there be no link.
         self.on_client_answer(id, number);
@@ -460,6 +502,9 @@ impl Hub {
             return false;
         };
         let rank = client.rank;
+        if !self.may_publish(now, id) {
+            return false;
+        }
         self.acknowledge(id);
         let topic = self.topics.find(body.subject);
         let passes = topic.is_none_or(|topic| self.topics.list[topic].arrive(now, home, arrived));
@@ -564,6 +609,8 @@ impl Hub {
             };
             if let Some(client) = self.clients.get_mut(&id) {
                 client.subscriptions.insert(name.to_vec(), subscription);
+                client.unsettled = true;
+                client.settled_by = None;
             }
             for broker in self.reachable() {
                 self.open_link(now, id, broker);

@@ -60,6 +60,8 @@ pub(super) enum Why {
     Fence(u64),
     /// The same before a broker is opened.
     Joining(usize),
+    /// To know that what its client has subscribed to stands, before it publishes.
+    Settled,
     /// To know what is not in doubt, and whether anybody is there.
     Doubt,
 }
@@ -293,6 +295,7 @@ impl Hub {
             Why::Flush(client) => self.on_flushed(client),
             Why::Fence(fence) => self.on_fenced(now, fence),
             Why::Joining(broker) => self.on_joined(now, broker),
+            Why::Settled => self.on_settled(client),
             Why::Doubt => {}
         }
     }

@@ -12,6 +12,7 @@
 //!    its credentials, permissions, queue groups and `no_echo` are theirs to judge, and hold.
 //! 2. **A PONG is a promise**: a client's PING is answered when all its links have answered one. What it had subscribed to
 //!    before then stands everywhere. Only messages that wait for tokens are not waited for.
+//!    And what it publishes goes after what it has subscribed to stands everywhere: an answer may come by any broker.
 //! 3. **A broker is open for publishers** when all subscriptions stand there (`broker`).
 //! 4. **A home changes** without loss, doubles or disorder (`moves`).
 //! 5. **A limited message** that finds no token waits (`topic`); then its publisher goes on being read.
