@@ -31,6 +31,46 @@ pub struct Gate {
     brokers: usize,
 }
 
+/// Asks a gate from anywhere, and tells it what to do.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    line: Line,
+}
+
+impl Handle {
+    /// What `/state` says; nothing once the gate has ended.
+    pub fn state(&self) -> Option<serde_json::Value> {
+        self.ask(Ask::State)
+    }
+
+    /// What `/clients` says.
+    pub fn clients(&self) -> Option<serde_json::Value> {
+        self.ask(Ask::Clients)
+    }
+
+    /// Moves a publisher to another broker.
+    pub fn move_publisher(&self, client: u64, broker: usize) -> Result<(), String> {
+        let ended = || Err("the gate has ended".to_owned());
+        self.ask(|to| Ask::Move(client, broker, to)).unwrap_or_else(ended)
+    }
+
+    /// Another configuration from now on.
+    pub fn reload(&self, file: File) -> Result<(), String> {
+        let ended = || Err("the gate has ended".to_owned());
+        self.ask(|to| Ask::Reload(Box::new(file), to)).unwrap_or_else(ended)
+    }
+
+    /// Accepts nobody new, lets go what waits, then ends. The second time, ends at once.
+    pub fn stop(&self) {
+        self.line.ask(Ask::Stop);
+    }
+
+    fn ask<T>(&self, ask: impl FnOnce(oneshot::Sender<T>) -> Ask) -> Option<T> {
+        let (to, answer) = oneshot::channel();
+        if self.line.ask(ask(to)) { answer.blocking_recv().ok() } else { None }
+    }
+}
+
 /// Why a gate does not start.
 #[derive(Debug)]
 pub enum StartError {
@@ -80,6 +120,16 @@ impl Gate {
     /// Where clients connect.
     pub fn listen(&self) -> SocketAddr {
         self.listen
+    }
+
+    /// A handle to it.
+    pub fn handle(&self) -> Handle {
+        Handle { line: self.serving.line() }
+    }
+
+    /// Where operators look.
+    pub fn admin(&self) -> io::Result<SocketAddr> {
+        self.admin.local_addr()
     }
 
     /// Serves until SIGTERM or SIGINT, the second of which ends it at once; SIGHUP reads the configuration again.

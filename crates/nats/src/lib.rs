@@ -27,4 +27,4 @@ mod timer;
 pub mod wire;
 
 pub use config::{Address, File, NatsConfig, PublisherRule, TopicConfig};
-pub use gate::{Gate, Source, StartError};
+pub use gate::{Gate, Handle, Source, StartError};
