@@ -64,7 +64,8 @@ fn what_waits_for_tokens_moves_along() {
     publisher.flush();
     let id = world.id("mover");
     let mut moves = 0;
-    while world.state()["topics"][0]["waiting"] != 0 || world.state()["moving"] != 0 {
+    let rests = |state: &Value| state["topics"][0]["waiting"] == 0 && state["moving"] == 0;
+    while !rests(&world.state()) {
         moves += 1;
         let _ = world.handle.move_publisher(id, moves % 2);
     }
@@ -208,6 +209,5 @@ fn a_gate_that_is_told_to_end_lets_go_what_waits() {
     publisher.flush();
     world.end();
     assert_eq!(publisher.hear_end(), Heard::End);
-    let came = numbers(&subscriber.messages(49));
-    assert_eq!(came.last(), Some(&49));
+    while subscriber.messages(1)[0].text() != "49" {}
 }
