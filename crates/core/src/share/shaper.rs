@@ -187,11 +187,12 @@ impl<K: Copy + Ord, T, B: Tokens> Shaper<K, T, B> {
             Err(Shortage::Until(due)) => Err(due),
             Err(Shortage::Never) => Err(Instant::FAR),
             Ok(due) => {
-                let mut lane = self.lift(publisher);
-                let message = lane.waiting.pop_front();
                 // Behind all others that wait.
-                lane.turn = self.new_turn();
-                self.put(publisher, lane);
+                let turn = (self.turns.len() > 1).then(|| self.new_turn());
+                let message = self.change(publisher, |lane| {
+                    lane.turn = turn.unwrap_or(lane.turn);
+                    lane.waiting.pop_front()
+                });
                 Ok(message.map(|message| {
                     self.forget(&message);
                     Turn { publisher, message, due }
@@ -202,22 +203,23 @@ impl<K: Copy + Ord, T, B: Tokens> Shaper<K, T, B> {
 
     /// Takes out all that waits of a publisher, in order.
     pub fn withdraw(&mut self, publisher: K) -> VecDeque<Message<T>> {
-        let waiting = self.lift(publisher).waiting;
+        let waiting = self.change(publisher, |lane| std::mem::take(&mut lane.waiting));
         waiting.iter().for_each(|message| self.forget(message));
         waiting
     }
 
     /// Lets a message wait whether there is room or not: one that waited elsewhere.
     pub fn restore(&mut self, publisher: K, rank: Rank, message: Message<T>) {
-        let mut lane = self.lift(publisher);
-        if lane.waiting.is_empty() {
-            lane.turn = self.new_turn();
-        }
-        lane.rank = rank;
         self.messages += 1;
         self.bytes = self.bytes.saturating_add(message.bytes);
-        lane.waiting.push_back(message);
-        self.put(publisher, lane);
+        let turn = self.new_turn();
+        self.change(publisher, |lane| {
+            if lane.waiting.is_empty() {
+                lane.turn = turn;
+            }
+            lane.rank = rank;
+            lane.waiting.push_back(message);
+        });
     }
 
     /// What gives the tokens.
@@ -275,9 +277,7 @@ impl<K: Copy + Ord, T, B: Tokens> Shaper<K, T, B> {
         if (rank, self.waiting_of(publisher) + 1) >= (least, length) {
             return None;
         }
-        let mut lane = self.lift(who);
-        let message = lane.waiting.pop_back();
-        self.put(who, lane);
+        let message = self.change(who, |lane| lane.waiting.pop_back());
         message.map(|message| {
             self.forget(&message);
             (who, message.what)
@@ -294,21 +294,36 @@ impl<K: Copy + Ord, T, B: Tokens> Shaper<K, T, B> {
         self.next_turn
     }
 
-    /// Takes a publisher out of all books; an empty lane if it is in none.
-    fn lift(&mut self, publisher: K) -> Lane<T> {
-        let Some(lane) = self.lanes.remove(&publisher) else { return Lane::default() };
-        self.turns.remove(&lane.turn);
-        self.least.remove(&(lane.rank, lane.waiting.len(), publisher));
-        lane
-    }
-
-    /// Puts it back, if anything waits of it.
-    fn put(&mut self, publisher: K, lane: Lane<T>) {
-        if !lane.waiting.is_empty() {
-            self.turns.insert(lane.turn, publisher);
-            self.least.insert((lane.rank, lane.waiting.len(), publisher));
-            self.lanes.insert(publisher, lane);
+    /// Changes what waits of a publisher, and keeps the books.
+    fn change<R>(&mut self, publisher: K, change: impl FnOnce(&mut Lane<T>) -> R) -> R {
+        let lane = self.lanes.entry(publisher).or_default();
+        let before = lane.place();
+        let result = change(lane);
+        let after = lane.place();
+        // In before out: a book that is never empty keeps its memory.
+        if let Some((turn, rank, length)) = after {
+            self.turns.insert(turn, publisher);
+            self.least.insert((rank, length, publisher));
+        } else {
+            self.lanes.remove(&publisher);
         }
+        if let Some((turn, rank, length)) = before {
+            if after.is_none_or(|after| after.0 != turn) {
+                self.turns.remove(&turn);
+            }
+            if after.is_none_or(|after| (after.1, after.2) != (rank, length)) {
+                self.least.remove(&(rank, length, publisher));
+            }
+        }
+        result
+    }
+}
+
+impl<T> Lane<T> {
+    /// Its turn, and its place among those who go first; none if nothing waits.
+    fn place(&self) -> Option<(u64, Rank, usize)> {
+        let length = self.waiting.len();
+        (length > 0).then_some((self.turn, self.rank, length))
     }
 }
 
