@@ -12,6 +12,8 @@ mod figure;
 mod file;
 mod limit;
 mod limits;
+#[cfg(feature = "nats")]
+mod nats;
 mod png;
 mod progress;
 mod proxy;
@@ -45,6 +47,9 @@ pub(crate) enum Command {
     Control(control::Control),
     /// See or change the limits of a fleet.
     Limits(limits::Limits),
+    /// Run the messaging gate: topics with a rate over several NATS servers.
+    #[cfg(feature = "nats")]
+    Nats(nats::Nats),
     /// Ask a running sidecar what would happen to a request now, and why.
     Explain(explain::Explain),
     /// See or change for how many requests a running sidecar's refusals are enforced.
@@ -71,6 +76,8 @@ impl Command {
             Self::Proxy(proxy) => proxy.run(),
             Self::Control(control) => control.run(),
             Self::Limits(limits) => limits.run(),
+            #[cfg(feature = "nats")]
+            Self::Nats(nats) => nats.run(),
             Self::Explain(explain) => explain.run(),
             Self::Enforce(enforce) => enforce.run(),
             Self::Shadow(shadow) => shadow.run(),
