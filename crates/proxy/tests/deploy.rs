@@ -207,4 +207,7 @@ fn the_unit_starts_the_sidecar() {
     let unit = text("deploy/tidegate.service");
     assert!(unit.contains("ExecStart=/usr/local/bin/tidegate proxy --config "));
     assert!(unit.contains("ExecReload=/bin/kill -HUP $MAINPID"));
+    let unit = text("deploy/tidegate-control.service");
+    assert!(unit.contains("ExecStart=/usr/local/bin/tidegate control --config "));
+    assert!(unit.contains("--store file:/var/lib/tidegate/") && unit.contains("StateDirectory=tidegate"));
 }
