@@ -102,6 +102,11 @@ fn clients() -> Result<Done> {
             return Ok(Done::Skipped(why));
         }
     }
+    if !answers(Command::new("ip").args(["netns", "list"])) {
+        return Ok(Done::Skipped(
+            "ip is missing: apt-get install iproute2; partitions need root, too",
+        ));
+    }
     let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned());
     if !answers(Command::new(python).args(["-c", "import grpc"])) {
         return Ok(Done::Skipped("Python has no grpcio: apt-get install python3-grpcio"));

@@ -10,7 +10,7 @@ mod fleet;
 use std::fs;
 use std::process::Command;
 
-use fleet::{Client, Daemon, Fleet, Sidecar, TOKEN, wait};
+use fleet::{Client, Daemon, Fleet, Lost, Networks, Sidecar, TOKEN, wait};
 use serde_json::json;
 
 /// Requests between two looks at how things are.
@@ -78,6 +78,19 @@ fn one_limit_holds_over_three_sidecars_whatever_happens_to_the_daemon() {
     let all = [a, b, c];
     passed += load(&all, "shares are leased again", || all.iter().all(|at| at.share() > 50.0));
 
+    // Ended in order, it leaves what it knows: the next one goes on, and nobody loses a lease.
+    wait("the past is over", || {
+        let state = fleet.daemon.state();
+        state["agreements"][0]["keys"][0]["quiet_seconds"].as_f64() == Some(0.0)
+    });
+    passed += load(&[a], "one has nearly all", || a.share() > 250.0);
+    fleet.daemon.end();
+    fleet.daemon = Daemon::start(&fleet.config);
+    let [a, b, c] = &fleet.sidecars[..] else { unreachable!("three were started") };
+    let all = [a, b, c];
+    assert!(a.share() > 250.0, "it has its lease");
+    passed += load(&[c], "shares are moved by the next one", || c.share() > 250.0);
+
     // A sidecar stops for longer than its lease, and goes on: what it had has gone to the others.
     passed += load(&[b], "one has nearly all", || b.share() > 250.0);
     b.signal("STOP");
@@ -86,6 +99,52 @@ fn one_limit_holds_over_three_sidecars_whatever_happens_to_the_daemon() {
     passed += load(&all, "and it is one of them again", || b.share() > 50.0);
     assert!(passed <= most(a.uptime() - begun), "{passed} in {} s", a.uptime() - begun);
     assert!(a.refused() > 0 && passed > 300.0, "the limit was reached");
+}
+
+/// Reports arrive and answers do not, or nothing leaves at all, for longer than a lease: the sidecar goes
+/// on by itself, the others have what it had, and when the line is mended everything is as it was.
+#[test]
+fn a_sidecar_that_is_cut_off_goes_on_and_the_bound_holds() {
+    if !Networks::enter("a_sidecar_that_is_cut_off_goes_on_and_the_bound_holds") {
+        return;
+    }
+    let (fleet, networks) = Fleet::start_apart("apart", 3);
+    let [a, b, c] = &fleet.sidecars[..] else { unreachable!("three were started") };
+    let all = [a, b, c];
+    let begun = a.uptime();
+    let mut passed =
+        load(&all, "every sidecar has a part", || all.iter().all(|at| at.share() > 50.0));
+    for lost in [Lost::Answers, Lost::Reports] {
+        passed += load(&[a], "one has nearly all", || a.share() > 250.0);
+        networks.cut(0, lost, true);
+        passed += load(&all, "it has its safe share", || !a.connected() && a.share() < 4.0);
+        let others = || b.share() + c.share() > 250.0;
+        passed += load(&all, "the others have what it had", others);
+        networks.cut(0, lost, false);
+        passed += load(&all, "it is one of them again", || a.share() > 50.0);
+        let seconds = a.uptime() - begun;
+        let most = 30.0 + 300.0 * 1.0011 * seconds;
+        assert!(passed <= most, "{passed} in {seconds} s");
+    }
+}
+
+/// A sidecar that ends says so: what it had is for others at once, not a term later.
+#[test]
+fn a_sidecar_that_ends_leaves_its_share_to_the_others() {
+    let mut fleet = Fleet::start("leave", 2);
+    let leaver = fleet.sidecars.pop().expect("two were started");
+    let stays = &fleet.sidecars[0];
+    load(&[&leaver], "one has nearly all", || leaver.share() > 250.0);
+    leaver.signal("TERM");
+    let leased = |node: &str| {
+        let state = fleet.daemon.state();
+        let holders = state["agreements"][0]["keys"][0]["holders"].as_array().cloned();
+        let all = holders.unwrap_or_default();
+        let of = all.iter().filter(|at| at["node"] == node);
+        of.map(|at| at["leased"]["rate"].as_f64().expect("told")).sum::<f64>()
+    };
+    load(&[stays], "it has all, while the one that left is still known", || stays.share() > 250.0);
+    assert!(leased("sidecar-1") < 1.0);
 }
 
 /// An edit over the admin port is in force at the sidecars with their next reports, and can be taken back.

@@ -108,12 +108,11 @@ fn replace(
     peer: SocketAddr,
 ) -> Change {
     let bad = |why: String| (StatusCode::BAD_REQUEST, why);
-    if let Some(version) = parameter(query, "version") {
-        if version != state.ledger.version.to_string() {
-            let now = state.ledger.version;
-            let why = format!("version {now} is in force, not {version}: look again");
-            return Err((StatusCode::CONFLICT, why));
-        }
+    let now = state.ledger.version;
+    let wanted = parameter(query, "version").filter(|version| *version != now.to_string());
+    if let Some(version) = wanted {
+        let why = format!("version {now} is in force, not {version}: look again");
+        return Err((StatusCode::CONFLICT, why));
     }
     let list = if body.trim_start().starts_with('{') {
         let list: Agreements =

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use tidegate_core::limit::{Each, Unit};
 use tidegate_core::share::wire::{Answer, Subject};
 use tidegate_core::share::{
-    AdaptorConfig, Bound, Granter, HolderId, Load, Report, Share, SplitError,
+    AdaptorConfig, Bound, Granter, HolderId, Legacy, Load, Report, Share, SplitError,
 };
 use tidegate_core::{Instant, Span};
 
@@ -25,9 +25,10 @@ const MOST_OF_A_NODE: usize = 2;
 #[derive(Debug)]
 pub struct Book {
     epoch: u64,
-    begun: Instant,
-    /// Whether leases of a daemon before this one may be out.
-    forgotten: bool,
+    /// Leases of a daemon before this one.
+    before: Past,
+    /// What it has left, until it is asked for.
+    will: BTreeMap<Subject, Vec<Legacy>>,
     pages: BTreeMap<String, Entry>,
     /// Agreements that are gone, and since when: leases of them may be out.
     gone: BTreeMap<String, Instant>,
@@ -45,9 +46,23 @@ struct Entry {
     /// What nodes may know of it besides, the newest last.
     past: Vec<Agreement>,
     granters: BTreeMap<String, Granter>,
-    /// From when on nothing was leased that its granters do not know of; none if there never was.
-    begun: Option<Instant>,
+    /// What its granters begin with.
+    past_leases: Past,
 }
+
+/// What is known of leases that other granters than ours have given.
+#[derive(Clone, Copy, Debug)]
+enum Past {
+    /// There never were any.
+    None,
+    /// Nothing, but that all were given before this moment.
+    Lost(Instant),
+    /// All that there were at this moment are known.
+    Known(Instant),
+}
+
+/// What a daemon leaves to the next: of each agreement and key, who has what.
+pub type Will = Vec<(Subject, Vec<Legacy>)>;
 
 /// Whom a report is from.
 #[derive(Clone, Copy, Debug)]
@@ -88,13 +103,29 @@ pub struct HolderStatus {
     pub load: Load,
 }
 
+/// What is known of a daemon before this one.
+#[derive(Debug)]
+pub enum Before {
+    /// There was none.
+    Nobody,
+    /// It may have leased anything.
+    Unknown,
+    /// It ended in order, and this was leased.
+    Known(Will),
+}
+
 impl Book {
-    /// Of no agreements yet. `forgotten` is whether a daemon before this one may have leased anything.
-    pub fn new(epoch: u64, now: Instant, forgotten: bool) -> Self {
+    /// Of no agreements yet, and of a daemon that may have had one before it.
+    pub fn new(epoch: u64, now: Instant, before: Before) -> Self {
+        let (before, will) = match before {
+            Before::Nobody => (Past::None, BTreeMap::new()),
+            Before::Unknown => (Past::Lost(now), BTreeMap::new()),
+            Before::Known(will) => (Past::Known(now), will.into_iter().collect()),
+        };
         Self {
             epoch,
-            begun: now,
-            forgotten,
+            before,
+            will,
             pages: BTreeMap::new(),
             gone: BTreeMap::new(),
             parties: BTreeMap::new(),
@@ -120,11 +151,11 @@ impl Book {
         });
         for agreement in agreements {
             let past = past.get(&agreement.name).cloned().unwrap_or_default();
-            let begun = self.gone.get(&agreement.name).copied();
-            let begun = begun.or(self.forgotten.then_some(self.begun));
+            let gone = self.gone.get(&agreement.name);
+            let past_leases = gone.map_or(self.before, |gone| Past::Lost(*gone));
             let fresh = || {
                 let (agreement, past) = (agreement.clone(), Vec::new());
-                Entry { agreement, past, granters: BTreeMap::new(), begun }
+                Entry { agreement, past, granters: BTreeMap::new(), past_leases }
             };
             let entry = self.pages.entry(agreement.name.clone()).or_insert_with(fresh);
             if past.is_empty() && !entry.past.is_empty() {
@@ -171,7 +202,8 @@ impl Book {
             if entry.granters.len() >= entry.agreement.keys {
                 return Answer::Full;
             }
-            let Ok(granter) = entry.granter(now, &subject.key, self.epoch) else {
+            let legacy = self.will.remove(subject).unwrap_or_default();
+            let Ok(granter) = entry.granter(now, &subject.key, self.epoch, &legacy) else {
                 return Answer::Unknown;
             };
             entry.granters.insert(subject.key.clone(), granter);
@@ -229,6 +261,29 @@ impl Book {
         entry.granters.iter().take(most).map(status).collect()
     }
 
+    /// Everything that is leased, for the next daemon; none if this one does not know it all. Nobody is
+    /// answered after this.
+    pub fn bequeath(&mut self, now: Instant) -> Option<Will> {
+        let mut will: Will = std::mem::take(&mut self.will).into_iter().collect();
+        for (agreement, entry) in &mut self.pages {
+            // Of keys without a granter nothing is known before leases of the past are over.
+            if let Past::Lost(begun) = entry.past_leases {
+                let kept = entry.agreement.terms().kept();
+                let longest =
+                    entry.past.iter().map(|past| past.terms().kept()).fold(kept, Span::max);
+                if now <= begun + longest {
+                    return None;
+                }
+            }
+            for (key, granter) in &mut entry.granters {
+                let subject = Subject { agreement: agreement.clone(), key: key.clone() };
+                will.push((subject, granter.bequeath(now)?));
+            }
+        }
+        // Agreements that are gone and may come back.
+        if self.gone.is_empty() { Some(will) } else { None }
+    }
+
     /// How many keys of an agreement somebody uses.
     pub fn keys(&self, agreement: &str) -> usize {
         self.pages.get(agreement).map_or(0, |entry| entry.granters.len())
@@ -238,7 +293,7 @@ impl Book {
     pub fn bound(&self, now: Instant, agreement: &str, key: &str) -> Option<Bound> {
         let entry = self.pages.get(agreement)?;
         let made = entry.granters.get(key).map(Granter::bound);
-        made.or_else(|| Some(entry.granter(now, key, self.epoch).ok()?.bound()))
+        made.or_else(|| Some(entry.granter(now, key, self.epoch, &[]).ok()?.bound()))
     }
 
     /// The unit of an agreement's tokens.
@@ -262,18 +317,25 @@ impl Book {
 
 impl Entry {
     /// A granter for `key`, as if it had been there all the time and nobody had asked.
-    fn granter(&self, now: Instant, key: &str, epoch: u64) -> Result<Granter, SplitError> {
+    fn granter(
+        &self,
+        now: Instant,
+        key: &str,
+        epoch: u64,
+        legacy: &[Legacy],
+    ) -> Result<Granter, SplitError> {
         let (whole, terms) = (self.agreement.whole(key), self.agreement.terms());
         let adaptor = AdaptorConfig::default();
-        let mut granter = match self.begun {
-            Some(begun) => Granter::after_loss(begun, whole, terms, adaptor)?,
-            None => Granter::new(whole, terms, adaptor)?,
+        let mut granter = match self.past_leases {
+            Past::None => Granter::new(whole, terms, adaptor)?,
+            Past::Lost(begun) => Granter::after_loss(begun, whole, terms, adaptor)?,
+            Past::Known(begun) => Granter::inherit(begun, whole, terms, adaptor, legacy)?,
         };
         for past in &self.past {
             let (whole, terms) = (past.whole(key), past.terms());
-            match self.begun {
-                Some(begun) => granter.remember(begun, whole, terms)?,
-                None => granter.set_terms(whole, terms)?,
+            match self.past_leases {
+                Past::Lost(begun) => granter.remember(begun, whole, terms)?,
+                Past::None | Past::Known(_) => granter.set_terms(whole, terms)?,
             }
         }
         granter.set_terms(whole, terms)?;
@@ -311,7 +373,8 @@ mod tests {
     }
 
     fn book(forgotten: bool) -> Book {
-        let mut book = Book::new(1, at(0), forgotten);
+        let before = if forgotten { Before::Unknown } else { Before::Nobody };
+        let mut book = Book::new(1, at(0), before);
         book.agree(at(0), &[api(100.0)], &BTreeMap::new());
         book
     }
@@ -412,5 +475,31 @@ mod tests {
             matches!(answer, Answer::Grant(grant) if grant.leased == Share::NONE),
             "{answer:?}"
         );
+    }
+
+    /// A daemon that is ended and started again goes on as if it had been there all the time.
+    #[test]
+    fn what_a_daemon_leaves_is_taken_up_by_the_next() {
+        let mut first = book(false);
+        let mut holder = holder(1, at(0));
+        ask(&mut first, NODE, &mut holder, at(1));
+        let will = first.bequeath(at(300)).expect("it knows everything");
+        let mut next = Book::new(2, at(400), Before::Known(will));
+        next.agree(at(400), &[api(100.0)], &BTreeMap::new());
+        let mut other = self::holder(2, at(400));
+        let node = Node { name: "b", proven: true };
+        let answer = ask(&mut next, node, &mut other, at(401));
+        assert!(
+            matches!(answer, Answer::Grant(grant) if grant.leased == Share::NONE),
+            "{answer:?}"
+        );
+        let Answer::Grant(renewed) = ask(&mut next, NODE, &mut holder, at(501)) else {
+            panic!("it has to wait");
+        };
+        assert!(renewed.leased.rate.as_f64() > 40.0);
+        // One that began without knowing cannot tell before a term is over.
+        let mut lost = book(true);
+        assert!(lost.bequeath(at(9_000)).is_none());
+        assert!(lost.bequeath(at(11_000)).is_some());
     }
 }

@@ -31,7 +31,7 @@ use tokio::sync::watch;
 use crate::admin;
 use crate::agreement::{ControlConfig, File};
 use crate::book::{Book, Node};
-use crate::ledger::{Keeper, Ledger};
+use crate::ledger::{Keeper, Ledger, Testament};
 use crate::link::NODE_HEADER;
 
 /// Most connections of nodes and operators each.
@@ -122,9 +122,19 @@ impl fmt::Debug for Tokens {
 }
 
 /// Where the configuration comes from.
-struct Source {
+pub struct Source {
     path: PathBuf,
     read: Box<dyn Fn() -> Result<File, String> + Send + Sync>,
+}
+
+impl Source {
+    /// The file at `path`, as `read` reads it: again whenever it has changed.
+    pub fn new(
+        path: PathBuf,
+        read: impl Fn() -> Result<File, String> + Send + Sync + 'static,
+    ) -> Self {
+        Self { path, read: Box::new(read) }
+    }
 }
 
 impl fmt::Debug for Source {
@@ -134,11 +144,8 @@ impl fmt::Debug for Source {
 }
 
 impl Daemon {
-    /// Opens the sockets and the state. `source` is a file, and how it is read again when it has changed.
-    pub fn bind(
-        file: &File,
-        source: Option<(PathBuf, Box<dyn Fn() -> Result<File, String> + Send + Sync>)>,
-    ) -> Result<Self, StartError> {
+    /// Opens the sockets and the state. `source` is where `file` is from.
+    pub fn bind(file: &File, source: Option<Source>) -> Result<Self, StartError> {
         let config = &file.control;
         let (tokens, admin_token) = Tokens::read(config).map_err(StartError::Config)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -151,16 +158,16 @@ impl Daemon {
         };
         let (listen, admin_address) = (address(&nodes)?, address(&admin)?);
         let clock = Monotonic::process();
-        let (keeper, ledger, forgotten) =
+        let (keeper, ledger, before) =
             Keeper::open(&config.store, unix_ms()).map_err(StartError::Config)?;
-        let mut book = Book::new(ledger.epoch, clock.now(), forgotten);
+        let mut book = Book::new(ledger.epoch, clock.now(), before);
         book.agree(clock.now(), &ledger.agreements, &ledger.past);
         let (denied, malformed) = (0, 0);
         let state = State { book, ledger, keeper, tokens, admin_token, denied, malformed };
         let shared = Shared {
             state: Mutex::new(state),
             clock,
-            source: source.map(|(path, read)| Source { path, read }),
+            source,
             stop: watch::Sender::new(false),
             listen,
             admin: admin_address,
@@ -207,7 +214,7 @@ impl Daemon {
             let mut stop = shared.stop.subscribe();
             // Its sender is in `shared`, so this ends only when it is told to.
             let _ = stop.wait_for(|stop| *stop).await;
-            shared.log(&"ended: nodes keep their leases to the end, then their safe shares");
+            shared.end();
             Ok(())
         })
     }
@@ -274,6 +281,22 @@ impl Shared {
         let mut next = changed.unwrap_or_else(|| state.ledger.clone());
         next.seed.clone_from(&file.agreements);
         self.commit(state, next)
+    }
+
+    /// Leaves what is known to the next daemon.
+    fn end(&self) {
+        let state = &mut *self.lock();
+        let will = state.book.bequeath(self.now());
+        let will = will.map(|will| Testament::new(unix_ms(), &will));
+        let left = will.is_some();
+        let saved = state.keeper.save(&state.ledger.leaving(will));
+        match saved {
+            Ok(()) if left => self.log(&"ended: the next one may go on at once, within a minute"),
+            Ok(()) => self.log(&"ended: the next one waits for a term"),
+            Err(error) => {
+                self.log(&format_args!("ended, and the next one waits for a term: {error}"));
+            }
+        }
     }
 
     fn reload(&self) {

@@ -1,5 +1,6 @@
 //! What has to outlive the daemon, and nothing else: its epoch, the agreements, what they were before, and
-//! what nodes may still know of. Never what is leased: after a restart that is waited out.
+//! what nodes may still know of. Not what is leased: after a crash that is waited out. A daemon that ends in order
+//! leaves it to the next, which takes it up once.
 //!
 //! The ledger is one JSON file, written whole: to a new file beside it, to the disk, and then renamed, so that
 //! there is the old one or the new one at any moment. It is written *before* anything is said
@@ -12,8 +13,11 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use tidegate_core::config::Problems;
+use tidegate_core::share::wire::Subject;
+use tidegate_core::share::{HolderId, Legacy, Rate, Share};
 
 use crate::agreement::{Agreement, Agreements, Store};
+use crate::book::{Before, Will};
 
 /// The form of the file that is written and read.
 const FORMAT: u32 = 1;
@@ -41,6 +45,67 @@ pub struct Ledger {
     pub changes: Vec<Change>,
     /// The agreements of the configuration file as they were when it was read last.
     pub seed: Vec<Agreement>,
+    /// What the daemon left that ended in order, and when; gone as soon as the next one has begun.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub will: Option<Testament>,
+}
+
+/// What is leased, as one daemon leaves it to the next.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Testament {
+    /// When it ended, in milliseconds since 1970.
+    pub unix_ms: u64,
+    /// Each lease.
+    pub leases: Vec<LeaseLeft>,
+}
+
+/// One lease of it; rates in millionths of a token per second.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LeaseLeft {
+    agreement: String,
+    key: String,
+    holder: u64,
+    sequence: u64,
+    committed: (u64, u64),
+    safe: (u64, u64),
+}
+
+impl Testament {
+    /// Of what a book knows.
+    pub fn new(unix_ms: u64, will: &Will) -> Self {
+        let of = |share: Share| (share.rate.millionths(), share.burst);
+        let leases = will.iter().flat_map(|(subject, legacies)| {
+            legacies.iter().map(move |legacy| LeaseLeft {
+                agreement: subject.agreement.clone(),
+                key: subject.key.clone(),
+                holder: legacy.holder.0,
+                sequence: legacy.sequence,
+                committed: of(legacy.committed),
+                safe: of(legacy.safe),
+            })
+        });
+        Self { unix_ms, leases: leases.collect() }
+    }
+
+    /// What a book understands; none if it is older than a minute, or from the future: then it may be a
+    /// copy of long ago.
+    fn read(&self, unix_ms: u64) -> Option<Will> {
+        let share = |(rate, burst)| Share::new(Rate::from_millionths(rate), burst);
+        let fresh = (self.unix_ms..=self.unix_ms.saturating_add(60_000)).contains(&unix_ms);
+        let mut will = BTreeMap::<Subject, Vec<Legacy>>::new();
+        for left in &self.leases {
+            let subject = Subject { agreement: left.agreement.clone(), key: left.key.clone() };
+            will.entry(subject).or_default().push(Legacy {
+                holder: HolderId(left.holder),
+                sequence: left.sequence,
+                committed: share(left.committed),
+                safe: share(left.safe),
+            });
+        }
+        fresh.then(|| will.into_iter().collect())
+    }
 }
 
 /// Who changed what, and when.
@@ -70,6 +135,7 @@ impl Ledger {
             past: BTreeMap::new(),
             changes: Vec::new(),
             seed: Vec::new(),
+            will: None,
         }
     }
 
@@ -124,6 +190,11 @@ impl Ledger {
         next
     }
 
+    /// The same as it is left to the next daemon.
+    pub fn leaving(&self, will: Option<Testament>) -> Self {
+        Self { will, ..self.clone() }
+    }
+
     /// What was in force at `version`, if that is still known.
     pub fn at(&self, version: u64) -> Option<&[Agreement]> {
         let change = self.changes.iter().find(|change| change.version == version)?;
@@ -165,9 +236,9 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Opens the store: the ledger as this daemon begins with it, already durable, and whether leases of
-    /// another daemon may be out.
-    pub fn open(store: &Store, unix_ms: u64) -> Result<(Self, Ledger, bool), String> {
+    /// Opens the store: the ledger as this daemon begins with it, already durable, and what is known of
+    /// leases of another.
+    pub fn open(store: &Store, unix_ms: u64) -> Result<(Self, Ledger, Before), String> {
         let (keeper, found) = match store {
             Store::Memory => (Self { path: None, _lock: None }, None),
             Store::File(path) => {
@@ -177,11 +248,18 @@ impl Keeper {
                 (Self { path: Some(path), _lock: Some(lock) }, found)
             }
         };
-        let forgotten = found.is_some() || keeper.path.is_none();
+        let known = found.is_some() || keeper.path.is_none();
         let mut ledger = found.unwrap_or_else(Ledger::new);
+        // Taken up once: after the next line that is durable.
+        let will = ledger.will.take().and_then(|will| will.read(unix_ms));
+        let before = match will {
+            Some(will) => Before::Known(will),
+            None if known => Before::Unknown,
+            None => Before::Nobody,
+        };
         ledger.epoch = unix_ms.max(ledger.epoch.saturating_add(1));
         keeper.save(&ledger)?;
-        Ok((keeper, ledger, forgotten))
+        Ok((keeper, ledger, before))
     }
 
     /// Makes a ledger durable. After an error the one before is.
@@ -295,16 +373,40 @@ mod tests {
     #[test]
     fn what_is_saved_is_there_after_a_restart_with_a_larger_epoch() {
         let scratch = Scratch::new("restart");
-        let (keeper, ledger, forgotten) = Keeper::open(&scratch.store(), 1_000).expect("new");
-        assert!(!forgotten && ledger.epoch == 1_000);
+        let (keeper, ledger, before) = Keeper::open(&scratch.store(), 1_000).expect("new");
+        assert!(matches!(before, Before::Nobody) && ledger.epoch == 1_000);
         let next = ledger.changed(vec![api(5.0)], "me", 1).expect("fits").expect("a change");
         keeper.save(&next).expect("writable");
         drop(keeper);
         // The calendar was set back meanwhile.
-        let (_, ledger, forgotten) = Keeper::open(&scratch.store(), 10).expect("there");
-        assert!(forgotten);
+        let (_, ledger, before) = Keeper::open(&scratch.store(), 10).expect("there");
+        assert!(matches!(before, Before::Unknown));
         assert_eq!((ledger.epoch, ledger.version), (1_001, 1));
         assert_eq!(ledger.agreements, [api(5.0)]);
+    }
+
+    /// What is left is believed once, and only soon after.
+    #[test]
+    fn a_will_is_taken_up_once() {
+        let scratch = Scratch::new("will");
+        let share = Share::new(Rate::from_millionths(7), 5);
+        let legacy =
+            Legacy { holder: HolderId(u64::MAX), sequence: 3, committed: share, safe: share };
+        let subject = Subject { agreement: "api".to_owned(), key: "k".to_owned() };
+        let will = vec![(subject, vec![legacy])];
+        let left = |at| {
+            let (keeper, ledger, _) = Keeper::open(&scratch.store(), 1).expect("there");
+            let will = Some(Testament::new(at, &will));
+            keeper.save(&Ledger { will, ..ledger }).expect("writable");
+        };
+        let open = |at| Keeper::open(&scratch.store(), at).expect("there").2;
+        left(1_000);
+        assert!(matches!(open(2_000), Before::Known(found) if found == will));
+        assert!(matches!(open(2_000), Before::Unknown), "it is gone");
+        for opened in [999, 61_001] {
+            left(1_000);
+            assert!(matches!(open(opened), Before::Unknown), "a copy of another time");
+        }
     }
 
     #[test]

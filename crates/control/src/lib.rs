@@ -27,5 +27,5 @@ pub mod link;
 mod page;
 
 pub use agreement::{Agreement, ControlConfig, File, Store};
-pub use daemon::{Daemon, Handle, StartError};
+pub use daemon::{Daemon, Handle, Source, StartError};
 pub use link::{Holders, Link};

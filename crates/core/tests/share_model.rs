@@ -212,7 +212,9 @@ impl State {
             }
             Message::Down(grant) => {
                 let now = self.nodes_now();
-                self.nodes.iter_mut().for_each(|node| drop(node.on_grant(now, &grant)));
+                for node in &mut self.nodes {
+                    node.on_grant(now, &grant);
+                }
             }
         }
     }

@@ -209,5 +209,8 @@ fn the_unit_starts_the_sidecar() {
     assert!(unit.contains("ExecReload=/bin/kill -HUP $MAINPID"));
     let unit = text("deploy/tidegate-control.service");
     assert!(unit.contains("ExecStart=/usr/local/bin/tidegate control --config "));
-    assert!(unit.contains("--store file:/var/lib/tidegate/") && unit.contains("StateDirectory=tidegate"));
+    assert!(
+        unit.contains("--store file:/var/lib/tidegate/")
+            && unit.contains("StateDirectory=tidegate")
+    );
 }

@@ -13,7 +13,8 @@ use super::{Error, Format, print};
 /// Check a configuration file and tell everything that is wrong with it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Check {
-    /// TOML with the blocks `[proxy]`, `[gate]` and `[caller]`, or with the block `[nats]`; `-` reads stdin.
+    /// TOML with the blocks `[proxy]`, `[gate]` and `[caller]`, with `[control]` and `[[agreements]]`, or with
+    /// the block `[nats]`; `-` reads stdin.
     file: PathBuf,
     /// How to answer.
     #[arg(long, value_enum, default_value_t)]
@@ -27,6 +28,10 @@ impl Check {
         #[cfg(feature = "nats")]
         if is_for_nats(&text) {
             let result = tidegate_nats::File::parse(&text);
+            return self.tell(&name, &result, |_| Vec::new());
+        }
+        if is_control(&text) {
+            let result = tidegate_control::File::parse(&text);
             return self.tell(&name, &result, |_| Vec::new());
         }
         self.tell(&name, &File::parse(&text), remarks)
@@ -62,6 +67,12 @@ impl Check {
 fn is_for_nats(text: &str) -> bool {
     let begins = |line: &str| line.starts_with("[nats") || line.starts_with("[[nats.");
     text.lines().map(str::trim_start).any(begins)
+}
+
+/// Whether a file is one of `tidegate control`.
+fn is_control(text: &str) -> bool {
+    let header = |line: &str| line == "[control]" || line == "[[agreements]]";
+    text.lines().any(|line| header(line.trim()))
 }
 
 /// What is allowed and still worth knowing: quotas that sum to more than there is.

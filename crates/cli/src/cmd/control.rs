@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use tidegate_control::{Daemon, File, StartError, Store};
+use tidegate_control::{Daemon, File, Source, StartError, Store};
 
 use super::{Error, file};
 
@@ -31,11 +31,7 @@ impl Control {
     pub(crate) fn run(self) -> Result<(), Error> {
         let file = self.file().map_err(Error::Input)?;
         let path = self.config.clone().filter(|path| file::is_file(path));
-        let source = path.map(|path| {
-            let read: Box<dyn Fn() -> Result<File, String> + Send + Sync> =
-                Box::new(move || self.file());
-            (path, read)
-        });
+        let source = path.map(|path| Source::new(path, move || self.file()));
         let daemon = Daemon::bind(&file, source).map_err(|error| match error {
             StartError::Config(_) => Error::Input(error.to_string()),
             StartError::Io(..) => Error::Failed(error.to_string()),

@@ -35,6 +35,37 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     pub(crate) fn start(name: &str, count: usize) -> Self {
+        let (mut fleet, _) = Self::prepare(name, "127.0.0.1", free(), free());
+        let sidecars = (0..count)
+            .map(|n| Sidecar::start(&fleet.folder, &fleet.daemon.listen, &fleet.service, n));
+        fleet.sidecars = sidecars.collect();
+        fleet.connect();
+        fleet
+    }
+
+    /// Each sidecar in a network of its own.
+    pub(crate) fn start_apart(name: &str, count: usize) -> (Self, Networks) {
+        let networks = Networks::new(count);
+        let (mut fleet, port) =
+            Self::prepare(name, "0.0.0.0", "0.0.0.0:9911".to_owned(), "127.0.0.1:9912".to_owned());
+        let sidecars = networks.names.iter().enumerate().map(|(n, namespace)| {
+            let (host, control) = (format!("10.71.{n}.2"), format!("10.72.{n}.1:9911"));
+            let service = format!("http://10.71.{n}.1:{port}");
+            let place = Some((host.as_str(), namespace.as_str()));
+            Sidecar::start_at(&fleet.folder, &control, &service, n, place)
+        });
+        fleet.sidecars = sidecars.collect();
+        fleet.connect();
+        (fleet, networks)
+    }
+
+    fn connect(&self) {
+        for sidecar in &self.sidecars {
+            wait("a sidecar is connected", || sidecar.connected());
+        }
+    }
+
+    fn prepare(name: &str, host: &str, listen: String, admin: String) -> (Self, u16) {
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
         let folder = folder.join(format!("fleet-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("a folder of its own");
@@ -45,21 +76,17 @@ impl Fleet {
             "[control]\nlisten = '{}'\nadmin = '{}'\nstore = 'file:{}'\ntoken_file = '{}'\n\
              admin_token_file = '{}'\n\
              [[agreements]]\nname = 'api'\nrate = 300.0\nburst = 30.0\nnodes = 3\nterm = '2s'\n",
-            free(),
-            free(),
+            listen,
+            admin,
             folder.join("state.json").display(),
             folder.join("node.token").display(),
             folder.join("admin.token").display(),
         );
         fs::write(&config, text).expect("writable");
         let daemon = Daemon::start(&config);
-        let service = service();
-        let sidecars = (0..count).map(|n| Sidecar::start(&folder, &daemon.listen, &service, n));
-        let sidecars: Vec<Sidecar> = sidecars.collect();
-        for sidecar in &sidecars {
-            wait("a sidecar is connected", || sidecar.connected());
-        }
-        Self { sidecars, daemon, config, folder, service }
+        let port = service(host);
+        let service = format!("http://127.0.0.1:{port}");
+        (Self { sidecars: Vec::new(), daemon, config, folder, service }, port)
     }
 }
 
@@ -88,6 +115,13 @@ impl Daemon {
         get(&self.admin, "state").expect("it answers")
     }
 
+    /// As an operator ends it.
+    pub(crate) fn end(&mut self) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", "TERM", &id]).status().expect("kill").success());
+        assert!(self.child.wait().expect("it ends").success());
+    }
+
     pub(crate) fn kill(&mut self) {
         self.child.kill().and_then(|()| self.child.wait()).expect("it ends");
     }
@@ -108,7 +142,21 @@ pub(crate) struct Sidecar {
 
 impl Sidecar {
     pub(crate) fn start(folder: &Path, control: &str, service: &str, number: usize) -> Self {
-        let (listen, admin) = (free(), free());
+        Self::start_at(folder, control, service, number, None)
+    }
+
+    /// In a network of its own, where the host's address and a namespace are given.
+    fn start_at(
+        folder: &Path,
+        control: &str,
+        service: &str,
+        number: usize,
+        place: Option<(&str, &str)>,
+    ) -> Self {
+        let (listen, admin) = match place {
+            None => (free(), free()),
+            Some((host, _)) => (format!("{host}:8080"), format!("{host}:9901")),
+        };
         let config = folder.join(format!("sidecar-{number}.toml"));
         let text = format!(
             "[proxy]\nlisten = '{listen}'\nadmin = '{admin}'\nupstreams = ['{service}']\n\
@@ -119,7 +167,15 @@ impl Sidecar {
             folder.join("node.token").display(),
         );
         fs::write(&config, text).expect("writable");
-        let child = tidegate(&["proxy", "--config", config.to_str().expect("text")]);
+        let args = ["proxy", "--config", config.to_str().expect("text")];
+        let child = match place {
+            None => tidegate(&args),
+            Some((_, namespace)) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", namespace, env!("CARGO_BIN_EXE_tidegate")]);
+                spawn(command.args(args))
+            }
+        };
         let sidecar = Self { child, listen, admin };
         wait("the sidecar answers", || get(&sidecar.admin, "state").is_some());
         sidecar
@@ -172,9 +228,94 @@ fn sum(numbers: &Value) -> u64 {
 }
 
 fn tidegate(args: &[&str]) -> Child {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-    command.args(args).stdout(Stdio::null()).stderr(Stdio::null());
+    spawn(Command::new(env!("CARGO_BIN_EXE_tidegate")).args(args))
+}
+
+fn spawn(command: &mut Command) -> Child {
+    let command = command.stdout(Stdio::null()).stderr(Stdio::null());
     command.spawn().expect("the binary was built")
+}
+
+/// Sidecars in networks of their own, each with two lines to this one: one for clients, one for the daemon.
+pub(crate) struct Networks {
+    names: Vec<String>,
+}
+
+/// Which way nothing gets through any more between a sidecar and the daemon.
+#[derive(Clone, Copy)]
+pub(crate) enum Lost {
+    Reports,
+    Answers,
+}
+
+impl Networks {
+    /// Runs the test `name` again in a network of its own, once, so that nothing of this machine's is
+    /// touched; says whether this is that run. Where that may not be done, says so and does nothing.
+    pub(crate) fn enter(name: &str) -> bool {
+        const INSIDE: &str = "TIDEGATE_TEST_INSIDE";
+        if std::env::var_os(INSIDE).is_some() {
+            return true;
+        }
+        let hub = format!("tg-hub-{}", std::process::id());
+        if !ip(&["netns", "add", &hub]) {
+            eprintln!("skipped: {name} needs root and ip netns");
+            return false;
+        }
+        let test = std::env::current_exe().expect("this test");
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &hub]).arg(test).args(["--exact", name, "--nocapture"]);
+        let status = command.env(INSIDE, &hub).status();
+        ip(&["netns", "del", &hub]);
+        assert!(status.expect("it runs").success(), "see above");
+        false
+    }
+
+    fn new(count: usize) -> Self {
+        assert!(ip(&["link", "set", "lo", "up"]));
+        let name = |n| format!("tg-{n}-{}", std::process::id());
+        let networks = Self { names: (0..count).map(name).collect() };
+        for (n, name) in networks.names.iter().enumerate() {
+            assert!(ip(&["netns", "add", name]));
+            for (line, net) in [("a", 71), ("b", 72)] {
+                let (here, there) = (format!("tg{line}{n}"), format!("{line}{n}"));
+                assert!(ip(&["link", "add", &here, "type", "veth", "peer", "name", &there]));
+                assert!(ip(&["link", "set", &there, "netns", name]));
+                assert!(ip(&["addr", "add", &format!("10.{net}.{n}.1/24"), "dev", &here]));
+                assert!(ip(&["link", "set", &here, "up"]));
+                let inside = ["-n", name];
+                let address = format!("10.{net}.{n}.2/24");
+                assert!(ip(&[&inside[..], &["addr", "add", &address, "dev", &there]].concat()));
+                assert!(ip(&[&inside[..], &["link", "set", &there, "up"]].concat()));
+            }
+        }
+        networks
+    }
+
+    /// Cuts the line of a sidecar to the daemon in one direction, or mends it.
+    pub(crate) fn cut(&self, sidecar: usize, lost: Lost, cut: bool) {
+        let change = if cut { "add" } else { "del" };
+        let done = match lost {
+            Lost::Answers => ip(&["route", change, "blackhole", &format!("10.72.{sidecar}.2/32")]),
+            Lost::Reports => {
+                let daemon = format!("10.72.{sidecar}.1/32");
+                ip(&["-n", &self.names[sidecar], "route", change, "blackhole", &daemon])
+            }
+        };
+        assert!(done, "the line is as it was");
+    }
+}
+
+impl Drop for Networks {
+    fn drop(&mut self) {
+        for name in &self.names {
+            ip(&["netns", "del", name]);
+        }
+    }
+}
+
+fn ip(args: &[&str]) -> bool {
+    let status = Command::new("ip").args(args).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
 }
 
 /// A connection that is kept.
@@ -244,16 +385,16 @@ fn free() -> String {
     listener.local_addr().expect("bound").to_string()
 }
 
-/// Answers everything, for as long as the test runs: its URL.
-fn service() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let url = format!("http://{}", listener.local_addr().expect("bound"));
+/// Answers everything, for as long as the test runs: its port.
+fn service(host: &str) -> u16 {
+    let listener = TcpListener::bind((host, 0)).expect("a free port");
+    let port = listener.local_addr().expect("bound").port();
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             thread::spawn(move || serve(stream));
         }
     });
-    url
+    port
 }
 
 fn serve(stream: TcpStream) {

@@ -292,11 +292,10 @@ impl Limiter for Leased {
             return;
         }
         let actual = self.config.tokens(cost);
-        if let Some(Place { holder, .. }) = self.payer(context, receipt) {
-            if !holder.is_open(now) {
-                let debt = holder.whole().burst as f64;
-                holder.settle_cost(now, receipt.paid, actual, debt);
-            }
+        let payer = self.payer(context, receipt).map(|place| &mut place.holder);
+        if let Some(holder) = payer.filter(|holder| !holder.is_open(now)) {
+            let debt = holder.whole().burst as f64;
+            holder.settle_cost(now, receipt.paid, actual, debt);
         }
     }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::Share;
 use super::adaptor::{Adaptor, AdaptorConfig};
 use super::history::Load;
-use super::lease::{Bound, Grant, HolderId, LeaseConfig, Report};
+use super::lease::{Bound, Grant, HolderId, LeaseConfig, Legacy, Report};
 use super::spare::Spare;
 use super::split::SplitError;
 use crate::time::{Instant, Span};
@@ -117,6 +117,42 @@ impl Granter {
         self.forgotten = self.forgotten.map(|forgotten| forgotten.most(pool));
         self.divide();
         Ok(())
+    }
+
+    /// What a successor has to know to go on at once: all of it, or it has lost its memory. This granter
+    /// may answer nobody any more.
+    pub fn bequeath(&mut self, now: Instant) -> Option<Vec<Legacy>> {
+        self.expire(now);
+        self.authority = now;
+        let legacy = |(id, entry): (&HolderId, &Entry)| {
+            let Entry { sequence, committed, safe, .. } = *entry;
+            Legacy { holder: *id, sequence, committed, safe }
+        };
+        // Leases of a past that it does not know itself cannot be told of.
+        self.forgotten.is_none().then(|| self.holders.iter().map(legacy).collect())
+    }
+
+    /// A granter whose predecessor, of the same agreement and terms, has left all it knew. Leases began before
+    /// `now`, so they are over a term later; of what was saved up nothing is told, so it is gone.
+    pub fn inherit(
+        now: Instant,
+        whole: Share,
+        config: LeaseConfig,
+        adaptor: AdaptorConfig,
+        legacy: &[Legacy],
+    ) -> Result<Self, SplitError> {
+        let mut granter = Self::new(whole, config, adaptor)?;
+        granter.spare = Spare::empty(now);
+        for Legacy { holder, sequence, committed, safe } in legacy.iter().copied() {
+            let until = now + config.kept();
+            let (told, granted) = (safe, committed);
+            let entry = Entry { sequence, committed, told, granted, safe, until };
+            granter.holders.insert(holder, entry);
+            granter.committed = granter.committed.plus(committed);
+            granter.aside = granter.aside.most(safe);
+        }
+        granter.divide();
+        Ok(granter)
     }
 
     /// One of several granters in turn, each with a larger epoch than the one before.
@@ -551,5 +587,23 @@ mod tests {
             assert!(holder == 0 || answer.leased == Share::NONE);
         }
         assert_eq!(granter.holders().count(), 4);
+    }
+
+    #[test]
+    fn a_successor_goes_on_with_what_it_was_left() {
+        let mut before = granter();
+        let granted = before.on_report(at(0), &report(1, 1, Share::NONE, 500)).unwrap();
+        let legacy = before.bequeath(at(100)).expect("it knows everything");
+        assert_eq!(before.on_report(at(100), &report(1, 2, granted.leased, 500)), None);
+        let adaptor = AdaptorConfig::default();
+        let mut next = Granter::inherit(at(200), WHOLE, config(), adaptor, &legacy).unwrap();
+        let other = next.on_report(at(201), &report(2, 1, Share::NONE, 500)).unwrap();
+        assert_eq!((other.leased, other.fill), (Share::NONE, 0), "the first has it");
+        let renewed = next.on_report(at(202), &report(1, 2, granted.leased, 500)).unwrap();
+        assert_eq!((renewed.leased, renewed.fill), (share(400_000, 40), 0));
+        // Who had lost its memory cannot tell.
+        let mut lost = Granter::after_loss(at(0), WHOLE, config(), adaptor).unwrap();
+        assert_eq!(lost.bequeath(at(10_020)), None);
+        assert_eq!(lost.bequeath(at(10_021)), Some(Vec::new()));
     }
 }

@@ -79,6 +79,19 @@ pub struct Report {
     pub load: Load,
 }
 
+/// What a granter leaves to its successor about a holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Legacy {
+    /// Whose.
+    pub holder: HolderId,
+    /// The newest report heard of it.
+    pub sequence: u64,
+    /// Most that it may be using of the pool.
+    pub committed: Share,
+    /// The largest safe share that it may have.
+    pub safe: Share,
+}
+
 /// What a holder does that has not heard from a granter for a term.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -169,7 +182,7 @@ impl LeaseConfig {
 
     /// How long a commitment is kept: a term, as the slowest clock counts it, measured with the
     /// fastest.
-    pub(super) fn kept(&self) -> Span {
+    pub fn kept(&self) -> Span {
         let drift = self.drift();
         self.term.scale((1.0 + drift) / (1.0 - drift)) + Span::from_nanos(1)
     }

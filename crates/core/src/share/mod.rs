@@ -25,7 +25,7 @@ pub use adaptor::{Adaptor, AdaptorConfig};
 pub use granter::Granter;
 pub use history::{History, HistoryConfig, Load};
 pub use holder::Holder;
-pub use lease::{Bound, Grant, HolderId, LeaseConfig, OnLoss, Report};
+pub use lease::{Bound, Grant, HolderId, LeaseConfig, Legacy, OnLoss, Report};
 pub use shaper::{Message, Offer, Room, Shaper, Tokens, Turn};
 pub use split::{SplitError, Weight, apportion, split};
 

@@ -33,6 +33,8 @@ enum Op {
     Crash(usize),
     /// The granter crashes, and another starts without its memory.
     Forget,
+    /// The granter ends and leaves all it knows to another.
+    Bequeath,
     /// The granter is cut off from whoever elects granters, and goes on by itself.
     Elect,
     /// Another agreement: rate and burst.
@@ -52,6 +54,7 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (0..NODES, 0..300u64).prop_map(|(node, count)| Op::Load(node, count)),
         1 => (0..NODES).prop_map(Op::Crash),
         1 => Just(Op::Forget),
+        1 => Just(Op::Bequeath),
         1 => Just(Op::Elect),
         1 => (10..3_000u32, NODES as u64..90).prop_map(|(rate, burst)| Op::Whole(rate, burst)),
         3 => Just(Op::Calm),
@@ -160,6 +163,23 @@ impl World {
             }
             Op::Crash(node) => self.nodes[node] = self.start(node),
             Op::Forget => self.granter = self.successor(),
+            Op::Bequeath if self.election.is_none() => {
+                let now = self.clocks[0].read(self.now);
+                let next = match self.granter.bequeath(now) {
+                    None => self.successor(),
+                    Some(legacy) => {
+                        self.epoch += 1;
+                        let (terms, adaptor) = (self.config, AdaptorConfig::default());
+                        let largest = self.largest;
+                        let next = Granter::inherit(now, largest, terms, adaptor, &legacy);
+                        let mut next = next.unwrap().of_epoch(self.epoch);
+                        next.set_whole(self.whole).unwrap();
+                        next
+                    }
+                };
+                self.past = Some(std::mem::replace(&mut self.granter, next));
+            }
+            Op::Bequeath => {}
             Op::Elect if self.election.is_none() => {
                 let now = self.clocks[0].read(self.now);
                 self.granter.set_authority(now + AUTHORITY);
