@@ -9,6 +9,7 @@
 //!    of that less, so that a fleet does not come back in one moment.
 //! 4. Meanwhile holders do what they were told for that: keep their leases to the end, then `on_loss`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -197,11 +198,12 @@ impl Link {
     fn take(&self, reports: &[(Subject, Report)], answers: &[(Subject, Answer)]) {
         self.holders.each(&mut |leased, now| {
             let agreement = leased.config().agreement.clone();
-            let keys: Vec<_> = leased.keys().map(|key| (self.holders.name(key), key)).collect();
-            let own = answers.iter().filter(|(subject, _)| subject.agreement == agreement);
-            for (subject, answer) in own.take(reports.len()) {
-                let key = keys.iter().find(|(name, _)| *name == subject.key);
-                if let Some((_, key)) = key {
+            let keys: BTreeMap<String, Workflow> =
+                leased.keys().map(|key| (self.holders.name(key), key)).collect();
+            // It answers what it was asked, and no more.
+            for (subject, answer) in answers.iter().take(reports.len()) {
+                let own = subject.agreement == agreement;
+                if let Some(key) = keys.get(&subject.key).filter(|_| own) {
                     leased.on_answer(now, *key, answer);
                 }
             }
