@@ -52,6 +52,7 @@ const LIMITS: &[(&str, &str)] = &[
     ("rate-each", "limit = 'rate'\nrate = 1e9\neach = 'caller'"),
     ("quota", "limit = 'quota'\ndefault = { rate = 1e9, burst = 1e6 }"),
     ("window", "limit = 'window'\nquota = 1e15"),
+    ("leased", "limit = 'leased'\nagreement = 'a'\nsafe_rate = 1e9\nsafe_burst = 1e9"),
 ];
 
 /// Throttles: `submit → transmit → respond` with feedback that lets everything through.
