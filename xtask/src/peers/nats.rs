@@ -25,8 +25,8 @@ const PUBLISHERS: usize = 60;
 /// Tokens per second and at once. The burst divides evenly.
 const RATE: f64 = 1_000.0;
 const BURST: usize = 12;
-/// Messages per second: the bucket is used to nine tenths, as in the paper.
-const ARRIVALS: f64 = 900.0;
+/// Messages per second: the bucket is used to eight tenths.
+const ARRIVALS: f64 = 800.0;
 const SECONDS: f64 = 20.0;
 const WARMUP: f64 = 3.0;
 

@@ -243,7 +243,7 @@ impl Hub {
     }
 
     /// Nobody new is to come: clients are told to go elsewhere.
-    pub fn drain(&mut self) {
+    pub fn drain(&mut self, now: Instant) {
         self.draining = true;
         for id in self.clients.keys().copied().collect::<Vec<_>>() {
             let info = self.greeting(id);
@@ -251,12 +251,16 @@ impl Hub {
                 self.write(Conn::Client(id), |out| out.extend_from_slice(&info));
             }
         }
+        // So that what is not in doubt is known soon.
+        self.ask_doubtful(now);
     }
 
     /// Whether nothing waits for tokens, and all that was sent to brokers is known to have been read.
     pub fn is_drained(&self) -> bool {
         let waits = |topic: &Topic| (0..self.brokers.len()).any(|at| topic.waiting(at) > 0);
         !self.topics.list.iter().any(waits)
+            && self.moves.count() == 0
+            && self.clients.values().all(|client| client.out.is_empty())
             && self.links.values().all(|link| link.doubt() == 0 && link.out.is_empty())
     }
 

@@ -248,9 +248,12 @@ impl Hub {
         }
     }
 
-    /// Whether nothing of a client waits for tokens any more.
+    /// Whether nothing of a client waits for tokens any more, and its brokers have read all it sent.
     pub(super) fn is_over(&self, id: ClientId, client: &Client) -> bool {
         let waits = |home: usize| self.topics.list.iter().any(|topic| topic.has(home, id));
-        !client.home.is_some_and(waits) && self.held(id) == 0
+        let doubtful = |id: &LinkId| self.links.get(id).is_some_and(|link| link.doubt() > 0);
+        !client.home.is_some_and(waits)
+            && !client.links.iter().flatten().any(doubtful)
+            && self.held(id) == 0
     }
 }
