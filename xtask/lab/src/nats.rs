@@ -3,9 +3,11 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant as Clock};
 
 use serde_json::{Value, json};
+use tidegate_core::Instant;
+use tidegate_core::limit::{Bucket, Limit};
 use tidegate_core::rng::Rng;
 use tidegate_sim::broker::exact;
 
@@ -27,7 +29,7 @@ pub(crate) struct Plan {
 /// Runs the plan and reports what was measured, beside what theory says.
 pub(crate) fn poisson(to: SocketAddr, plan: &Plan) -> Result<Value, String> {
     let failed = |error: std::io::Error| format!("{to}: {error}");
-    let begun = Instant::now();
+    let begun = Clock::now();
     let mut subscriber = connect(to).map_err(failed)?;
     subscriber.write_all(b"SUB load 1\r\nPING\r\n").map_err(failed)?;
     let mut subscriber = BufReader::new(subscriber);
@@ -43,13 +45,17 @@ pub(crate) fn poisson(to: SocketAddr, plan: &Plan) -> Result<Value, String> {
     }
     let count = due.len();
     let hears = thread::spawn(move || hear(&mut subscriber, count, begun));
+    let mut sent = Vec::with_capacity(count);
     for (at, who) in due {
         let wait = at - begun.elapsed().as_secs_f64();
         if wait > 0.0 {
             thread::sleep(Duration::from_secs_f64(wait));
         }
-        let now = begun.elapsed().as_nanos();
-        publishers[who].write_all(format!("PUB load 20\r\n{now:020}\r\n").as_bytes()).map_err(failed)?;
+        let now = begun.elapsed().as_nanos() as u64;
+        sent.push((now, who));
+        publishers[who]
+            .write_all(format!("PUB load 20\r\n{now:020}\r\n").as_bytes())
+            .map_err(failed)?;
     }
     let heard = hears.join().map_err(|_| "the subscriber failed".to_owned())?.map_err(failed)?;
     let from = ((start + plan.warmup) * 1e9) as u64;
@@ -69,10 +75,25 @@ pub(crate) fn poisson(to: SocketAddr, plan: &Plan) -> Result<Value, String> {
         "p50_ms": quantile(0.5),
         "p95_ms": quantile(0.95),
         "p99_ms": quantile(0.99),
+        "replayed_ms": replayed(plan, &sent),
         // SRTM's Eq. (1), of each part.
         "eq1_ms": waits / (2.0 * (1.0 - rho)) / (plan.rate / parts) * 1e3,
         "exact_ms": exact::mean_delay(plan.arrivals / parts, plan.rate / parts, burst) * 1e3,
     }))
+}
+
+/// The mean delay of what was really sent, in milliseconds, at as many even parts of the agreement. A busy machine sends
+/// in bursts what was to be sent one by one, and no formula knows how it did.
+fn replayed(plan: &Plan, sent: &[(u64, usize)]) -> f64 {
+    let parts = plan.parts as usize;
+    let limit = Limit::new(plan.rate / parts as f64, (plan.burst / plan.parts) as f64);
+    let mut buckets = vec![Bucket::full(Instant::ZERO, limit); parts];
+    let delays = sent.iter().map(|(at, who)| {
+        let at = Instant::from_nanos(*at);
+        let due = buckets[who % parts].book(at, 1.0, Instant::FAR).unwrap_or(at);
+        due.since(at).as_millis_f64()
+    });
+    delays.sum::<f64>() / sent.len().max(1) as f64
 }
 
 fn connect(to: SocketAddr) -> std::io::Result<TcpStream> {
@@ -96,7 +117,7 @@ fn until_pong(stream: &mut BufReader<TcpStream>) -> std::io::Result<()> {
 fn hear(
     stream: &mut BufReader<TcpStream>,
     count: usize,
-    begun: Instant,
+    begun: Clock,
 ) -> std::io::Result<Vec<(u64, u64)>> {
     let mut heard = Vec::with_capacity(count);
     let mut line = String::new();
