@@ -96,12 +96,15 @@ impl Hub {
         self.find_homes(now, at);
     }
 
-    /// A connection to a broker was lost: is it there?
-    pub(super) fn on_broker_lost(&mut self, _now: Instant, at: usize, client: ClientId) {
-        if let Some(client) = self.clients.get_mut(&client)
+    /// A connection to a broker was lost: is it there? What waits of a client that lives there waits no longer there, for
+    /// a token would send it nowhere.
+    pub(super) fn on_broker_lost(&mut self, now: Instant, at: usize, id: ClientId) {
+        if let Some(client) = self.clients.get(&id)
             && client.home == Some(at)
+            && client.is_known()
+            && !self.moves.has(id)
         {
-            client.held = true;
+            self.begin_move(now, id, None);
         }
         self.probe(at);
     }

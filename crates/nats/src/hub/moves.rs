@@ -171,7 +171,8 @@ impl Hub {
         self.moves.list.get(&id).map_or(0, |one| one.held.len())
     }
 
-    fn begin_move(&mut self, now: Instant, id: ClientId, to: Option<usize>) {
+    /// Steps 1 and 2. Without a broker to go to it waits for one.
+    pub(super) fn begin_move(&mut self, now: Instant, id: ClientId, to: Option<usize>) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         client.held = true;
         // Whoever lives nowhere comes from where it goes.
