@@ -462,7 +462,10 @@ impl Serving {
                 Ask::Move(id, broker, to) => {
                     drop(to.send(self.hub.move_publisher(now, id, broker)));
                 }
-                Ask::Reload(file, to) => {
+                Ask::Reload(mut file, to) => {
+                    // Sockets stay where they are, whatever the file says now.
+                    (file.nats.listen, file.nats.admin) =
+                        (self.file.nats.listen, self.file.nats.admin);
                     let result = self.hub.reload(now, file.nats.clone());
                     if result.is_ok() {
                         self.file = *file;
