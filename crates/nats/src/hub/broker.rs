@@ -134,7 +134,7 @@ impl Hub {
         self.open_if_joined(now, at);
     }
 
-    pub(super) fn look_after_brokers(&mut self, _now: Instant) {
+    pub(super) fn look_after_brokers(&mut self) {
         for at in 0..self.brokers.len() {
             if matches!(self.brokers[at].state, State::Down(_)) {
                 self.probe(at);
@@ -217,7 +217,8 @@ impl Hub {
 
     /// Largest payload that all brokers take.
     pub(super) fn max_payload(&self) -> usize {
-        self.common_info().max_payload as usize
+        let known = self.brokers.iter().filter_map(|broker| broker.info.as_ref());
+        known.map(|info| info.max_payload).min().unwrap_or(0) as usize
     }
 
     /// What is true of all brokers that were ever heard of.

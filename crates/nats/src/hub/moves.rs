@@ -233,7 +233,7 @@ impl Hub {
             (from != to && !client.subscribes()).then(|| client.links[from].take()).flatten();
         for (topic, message) in held {
             self.topics.list[topic].restore(to, id, rank, message);
-            self.due.insert((topic, to), now);
+            self.due.set((topic, to), now);
         }
         idle.into_iter().for_each(|link| self.end_link(now, link));
         self.totals.moves += 1;
