@@ -13,6 +13,7 @@ const OFFERED: &[Need] = &[
     Need { program: "chromedriver", package: "chromium-driver" },
     Need { program: "curl", package: "curl" },
     Need { program: "h2load", package: "nghttp2-client" },
+    Need { program: "nats-server", package: "nats-server" },
     Need { program: "wrk", package: "wrk" },
 ];
 
@@ -27,6 +28,7 @@ pub(crate) fn test(install: bool) -> Result {
         ("clippy", clippy),
         ("tests", tests),
         ("clients of others", clients),
+        ("message brokers", brokers),
         ("browser", browser),
         ("terminal", terminal),
         ("traces", traces),
@@ -110,6 +112,18 @@ fn clients() -> Result<Done> {
     let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned());
     if !answers(Command::new(python).args(["-c", "import grpc"])) {
         return Ok(Done::Skipped("Python has no grpcio: apt-get install python3-grpcio"));
+    }
+    Ok(Done::Ran)
+}
+
+/// As above: tests before real NATS servers, and with a client of theirs.
+fn brokers() -> Result<Done> {
+    if find("nats-server").is_none() {
+        return Ok(Done::Skipped("nats-server is missing: apt-get install nats-server"));
+    }
+    let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    if !answers(Command::new(python).args(["-c", "import nats"])) {
+        return Ok(Done::Skipped("Python has no nats-py: pip install nats-py"));
     }
     Ok(Done::Ran)
 }

@@ -97,7 +97,7 @@ impl Pages {
             let query = request.uri().query().unwrap_or_default();
             return match self.authorize(request.headers()) {
                 Ok(()) => self.r#move(query).await,
-                Err(answer) => answer,
+                Err((status, why)) => text(status, why),
             };
         }
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
@@ -145,23 +145,21 @@ impl Pages {
         if self.line.ask(ask(to)) { answer.await.ok() } else { None }
     }
 
-    fn authorize(&self, headers: &HeaderMap) -> Result<(), Answer> {
+    fn authorize(&self, headers: &HeaderMap) -> Result<(), (StatusCode, &'static str)> {
         if headers.contains_key(ORIGIN) {
-            return Err(text(
-                StatusCode::FORBIDDEN,
-                "a page of another site may change nothing here\n",
-            ));
+            let why = "a page of another site may change nothing here\n";
+            return Err((StatusCode::FORBIDDEN, why));
         }
         let Some(token) = &self.token else {
             let why = "changes need a token, and none is configured: set nats.admin_token_file\n";
-            return Err(text(StatusCode::FORBIDDEN, why));
+            return Err((StatusCode::FORBIDDEN, why));
         };
         let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         match given.and_then(|value| value.strip_prefix("Bearer ")) {
             Some(given) if token.is(given.trim()) => Ok(()),
             _ => {
                 let why = "changes need `authorization: Bearer TOKEN` with the token of nats.admin_token_file\n";
-                Err(text(StatusCode::UNAUTHORIZED, why))
+                Err((StatusCode::UNAUTHORIZED, why))
             }
         }
     }

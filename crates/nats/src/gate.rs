@@ -186,9 +186,7 @@ async fn reload(line: &Line, source: Option<&Source>, log: fn(&str)) {
 }
 
 /// Asks all brokers at once. One that is there must be fit, and one must be there.
-fn ask_all(
-    config: &NatsConfig,
-) -> Result<Vec<Result<(crate::wire::hello::Info, SocketAddr), String>>, StartError> {
+fn ask_all(config: &NatsConfig) -> Result<Vec<probe::Found>, StartError> {
     if config.brokers.is_empty() {
         let problem =
             "no broker: give one with --broker nats://host:port, or nats.brokers in the file";

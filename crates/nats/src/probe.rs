@@ -12,8 +12,11 @@ use crate::wire::server::{self, Op};
 /// Longest INFO that is read.
 const BOUNDS: Bounds = Bounds { line: 1 << 20, payload: 0 };
 
-/// What a broker says of itself, and where it was found. Blocks for about `patience` at most.
-pub(crate) fn ask(address: &Address, patience: Duration) -> Result<(Info, SocketAddr), String> {
+/// What a broker says of itself and where it was found, or why that is not known.
+pub(crate) type Found = Result<(Info, SocketAddr), String>;
+
+/// Asks. Blocks for about `patience` at most.
+pub(crate) fn ask(address: &Address, patience: Duration) -> Found {
     let found = address.authority().to_socket_addrs();
     let found = found.map_err(|error| format!("its address is not known: {error}"))?;
     let mut why = "its name has no address".to_owned();

@@ -22,7 +22,6 @@ use crate::config::{File, NatsConfig};
 use crate::hub::{Conn, Hub, LinkId, Todo};
 use crate::probe;
 use crate::timer::Timer;
-use crate::wire::hello::Info;
 
 const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
@@ -52,7 +51,7 @@ pub(crate) enum Ask {
     /// Another configuration.
     Reload(Box<File>, oneshot::Sender<Result<(), String>>),
     /// What a probe found.
-    Probed(usize, Result<(Info, SocketAddr), String>),
+    Probed(usize, probe::Found),
     /// To end when all is drained; the second time at once.
     Stop,
 }
@@ -126,7 +125,7 @@ fn token(conn: Conn) -> Token {
 
 fn conn(Token(token): Token) -> Conn {
     let id = (token - FIRST) as u64 / 2;
-    if (token - FIRST) % 2 == 0 { Conn::Client(id) } else { Conn::Link(id) }
+    if (token - FIRST).is_multiple_of(2) { Conn::Client(id) } else { Conn::Link(id) }
 }
 
 impl Serving {
@@ -134,7 +133,7 @@ impl Serving {
         file: File,
         listener: std::net::TcpListener,
         id: String,
-        probed: Vec<Result<(Info, SocketAddr), String>>,
+        probed: Vec<probe::Found>,
         log: fn(&str),
     ) -> io::Result<Self> {
         let poll = Poll::new()?;
@@ -238,7 +237,7 @@ impl Serving {
         if !socket.connecting {
             return;
         }
-        let fails = socket.stream.take_error().map_or_else(Some, |error| error).is_some();
+        let fails = socket.stream.take_error().unwrap_or_else(Some).is_some();
         if fails || socket.stream.peer_addr().is_err() {
             return self.gone(conn);
         }
@@ -463,7 +462,10 @@ impl Serving {
                 Ask::Move(id, broker, to) => {
                     drop(to.send(self.hub.move_publisher(now, id, broker)));
                 }
-                Ask::Reload(file, to) => {
+                Ask::Reload(mut file, to) => {
+                    // Sockets stay where they are, whatever the file says now.
+                    (file.nats.listen, file.nats.admin) =
+                        (self.file.nats.listen, self.file.nats.admin);
                     let result = self.hub.reload(now, file.nats.clone());
                     if result.is_ok() {
                         self.file = *file;
@@ -482,7 +484,7 @@ impl Serving {
                         Some(_) => now,
                     });
                     self.listener = None;
-                    self.hub.drain();
+                    self.hub.drain(now);
                 }
             }
         }

@@ -6,6 +6,7 @@
 //! lab caller ADDR CALLEE MICROS                        a service that calls another, /1 to /4 times
 //! lab tower ADDR UPSTREAM LIMIT                        a proxy of tower's load_shed and concurrency limit
 //! lab capacity ADDR CONNECTIONS SECONDS                requests per second of a closed loop
+//! lab nats ADDR PUBLISHERS RATE SECONDS WARMUP AGREED BURST PARTS   Poisson messages; one JSON object
 //! lab load ADDR RATE SECONDS WARMUP SLO_MS [PATH…]     an open loop; one JSON object
 //! ```
 
@@ -13,6 +14,7 @@
 
 mod connection;
 mod load;
+mod nats;
 mod service;
 mod shed;
 
@@ -59,6 +61,19 @@ async fn run(words: &[&str]) -> Result<(), String> {
                 paths: paths.iter().map(ToString::to_string).collect(),
             };
             println!("{}", load::open(address(to)?, plan).await);
+            Ok(())
+        }
+        ["nats", to, publishers, arrivals, seconds, warmup, rate, burst, parts] => {
+            let plan = nats::Plan {
+                publishers: number(publishers)? as usize,
+                arrivals: number(arrivals)?,
+                seconds: number(seconds)?,
+                warmup: number(warmup)?,
+                rate: number(rate)?,
+                burst: number(burst)? as u64,
+                parts: number(parts)? as u64,
+            };
+            println!("{}", nats::poisson(address(to)?, &plan)?);
             Ok(())
         }
         _ => Err("see the first lines of xtask/lab/src/main.rs".to_owned()),

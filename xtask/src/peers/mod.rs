@@ -5,6 +5,7 @@
 
 mod config;
 mod http;
+mod nats;
 mod overload;
 mod process;
 mod proxy;
@@ -16,7 +17,7 @@ use serde_json::Value;
 use crate::run::Result;
 
 /// What can be compared.
-pub(crate) const NAMES: &str = "proxy, overload, tasks, http, rpc";
+pub(crate) const NAMES: &str = "proxy, overload, tasks, http, nats, rpc";
 
 /// Runs the comparison called `name` and prints it as a table, or as one JSON object per line.
 pub(crate) fn peers(name: &str, json: bool) -> Result {
@@ -32,6 +33,7 @@ pub(crate) fn peers(name: &str, json: bool) -> Result {
         "proxy" => proxy::compare().map(|rows| print(&proxy::COLUMNS, &rows)),
         "overload" => overload::compare().map(|rows| print(&overload::COLUMNS, &rows)),
         "http" => http::check(),
+        "nats" => nats::compare().map(|rows| print(&nats::COLUMNS, &rows)),
         "rpc" => rpc::compare().map(|rows| print(&rpc::COLUMNS, &rows)),
         "tasks" => tasks::compare().map(|rows| print(&tasks::COLUMNS, &rows)),
         other => Err(format!("no comparison called {other}; there are {NAMES}")),

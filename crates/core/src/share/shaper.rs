@@ -301,19 +301,18 @@ impl<K: Copy + Ord, T, B: Tokens> Shaper<K, T, B> {
         let result = change(lane);
         let after = lane.place();
         // In before out: a book that is never empty keeps its memory.
-        if let Some((turn, rank, length)) = after {
-            self.turns.insert(turn, publisher);
-            self.least.insert((rank, length, publisher));
-        } else {
-            self.lanes.remove(&publisher);
+        let (old, new) = (before.map(|at| at.0), after.map(|at| at.0));
+        if old != new {
+            self.turns.extend(new.map(|turn| (turn, publisher)));
+            old.map(|turn| self.turns.remove(&turn));
         }
-        if let Some((turn, rank, length)) = before {
-            if after.is_none_or(|after| after.0 != turn) {
-                self.turns.remove(&turn);
-            }
-            if after.is_none_or(|after| (after.1, after.2) != (rank, length)) {
-                self.least.remove(&(rank, length, publisher));
-            }
+        let (old, new) = (before.map(|at| at.1), after.map(|at| at.1));
+        if old != new {
+            self.least.extend(new.map(|(rank, length)| (rank, length, publisher)));
+            old.map(|(rank, length)| self.least.remove(&(rank, length, publisher)));
+        }
+        if after.is_none() {
+            self.lanes.remove(&publisher);
         }
         result
     }
@@ -321,9 +320,9 @@ impl<K: Copy + Ord, T, B: Tokens> Shaper<K, T, B> {
 
 impl<T> Lane<T> {
     /// Its turn, and its place among those who go first; none if nothing waits.
-    fn place(&self) -> Option<(u64, Rank, usize)> {
+    fn place(&self) -> Option<(u64, (Rank, usize))> {
         let length = self.waiting.len();
-        (length > 0).then_some((self.turn, self.rank, length))
+        (length > 0).then_some((self.turn, (self.rank, length)))
     }
 }
 

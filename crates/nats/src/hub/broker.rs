@@ -96,12 +96,15 @@ impl Hub {
         self.find_homes(now, at);
     }
 
-    /// A connection to a broker was lost: is it there?
-    pub(super) fn on_broker_lost(&mut self, _now: Instant, at: usize, client: ClientId) {
-        if let Some(client) = self.clients.get_mut(&client)
+    /// A connection to a broker was lost: is it there? What waits of a client that lives there waits no longer there, for
+    /// a token would send it nowhere.
+    pub(super) fn on_broker_lost(&mut self, now: Instant, at: usize, id: ClientId) {
+        if let Some(client) = self.clients.get(&id)
             && client.home == Some(at)
+            && client.is_known()
+            && !self.moves.has(id)
         {
-            client.held = true;
+            self.begin_move(now, id, None);
         }
         self.probe(at);
     }
@@ -131,7 +134,7 @@ impl Hub {
         self.open_if_joined(now, at);
     }
 
-    pub(super) fn look_after_brokers(&mut self, _now: Instant) {
+    pub(super) fn look_after_brokers(&mut self) {
         for at in 0..self.brokers.len() {
             if matches!(self.brokers[at].state, State::Down(_)) {
                 self.probe(at);
@@ -214,7 +217,8 @@ impl Hub {
 
     /// Largest payload that all brokers take.
     pub(super) fn max_payload(&self) -> usize {
-        self.common_info().max_payload as usize
+        let known = self.brokers.iter().filter_map(|broker| broker.info.as_ref());
+        known.map(|info| info.max_payload).min().unwrap_or(0) as usize
     }
 
     /// What is true of all brokers that were ever heard of.

@@ -19,7 +19,7 @@ use crate::wire::{Body, Bounds, Fault, subject, write};
 const SEARCHED: usize = 64;
 /// PINGs of ours without an answer after which a client is gone, as nats-server.
 const UNANSWERED: u32 = 2;
-/// PINGs of its own that may wait for brokers.
+/// PINGs of its own that may wait for brokers; with more it is not read.
 const MOST_PINGS: usize = 1_024;
 
 /// One of them.
@@ -213,12 +213,17 @@ impl Hub {
         }
         if let Some(client) = self.clients.get_mut(&id) {
             client.phase = Phase::Gone;
+            for link in client.all_links() {
+                if self.links.get(&link).is_some_and(|link| link.doubt() > 0) {
+                    self.ask(now, link, Why::Doubt);
+                }
+            }
         }
         self.bury(now, id);
     }
 
-    /// Forgets a client that has gone, once nothing waits of it.
-    fn bury(&mut self, now: Instant, id: ClientId) {
+    /// Forgets a client that has gone, once nothing waits of it and nothing is in doubt.
+    pub(super) fn bury(&mut self, now: Instant, id: ClientId) {
         let Some(client) = self.clients.get(&id) else { return };
         if client.phase == Phase::Gone && self.is_over(id, client) {
             let links = client.all_links();
@@ -245,13 +250,18 @@ impl Hub {
         known.delivered += 1;
         let over = known.max.is_some_and(|max| known.delivered >= max);
         client.out.end().extend_from_slice(raw);
-        let waits = client.out.len();
         self.dirty.insert(Conn::Client(id));
         self.totals.delivered += 1;
         if over {
             client.subscriptions.remove(subscription);
             self.unsubscribe_links(id, subscription, None);
         }
+        self.close_if_slow(now, id);
+    }
+
+    /// Closes a client that does not read, whatever it is that waits for it: messages, or answers to what it sends.
+    fn close_if_slow(&mut self, now: Instant, id: ClientId) {
+        let waits = self.clients.get(&id).map_or(0, |client| client.out.len());
         if waits > self.config.pending {
             self.totals.slow += 1;
             self.write(Conn::Client(id), |out| write::error(out, "Slow Consumer"));
@@ -274,6 +284,7 @@ impl Hub {
     /// One of its brokers has answered a PING of its own.
     pub(super) fn on_client_answer(&mut self, id: ClientId, number: u64) {
         let Some(client) = self.clients.get_mut(&id) else { return };
+        let full = client.pings.len() >= MOST_PINGS;
         let at = number.checked_sub(client.first_ping).map(|at| at as usize);
         if let Some(left) = at.and_then(|at| client.pings.get_mut(at)) {
             *left = left.saturating_sub(1);
@@ -286,6 +297,9 @@ impl Hub {
             client.first_ping += 1;
             client.out.end().extend_from_slice(b"PONG\r\n");
             self.dirty.insert(Conn::Client(id));
+        }
+        if full && client.pings.len() < MOST_PINGS {
+            self.resume(id);
         }
     }
 
@@ -377,13 +391,12 @@ impl Hub {
     }
 
     fn listens(&self, client: &Client) -> bool {
-        let home = client.home.and_then(|home| client.links[home]);
-        let full = home
-            .is_some_and(|link| self.links.get(&link).is_some_and(|link| link.out.len() > HIGH));
+        let full = |id: &LinkId| self.links.get(id).is_some_and(|link| link.out.len() > HIGH);
         matches!(client.phase, Phase::Greeted | Phase::Known)
             && !client.held
             && client.asked == 0
-            && !full
+            && client.pings.len() < MOST_PINGS
+            && !client.links.iter().flatten().any(full)
     }
 
     /// Acts on all operations that are there; how many bytes they were.
@@ -398,6 +411,7 @@ impl Hub {
                         break;
                     }
                     at += used;
+                    self.close_if_slow(now, id);
                 }
                 Ok(None) => break,
                 Err(fault) => {
@@ -472,9 +486,6 @@ impl Hub {
 
     fn on_ping(&mut self, now: Instant, id: ClientId) {
         let Some(client) = self.clients.get_mut(&id) else { return };
-        if client.pings.len() >= MOST_PINGS {
-            return self.on_fault(now, id, Fault::Unknown);
-        }
         let number = client.first_ping + client.pings.len() as u64;
         let links = client.all_links();
         client.pings.push_back(links.len() + 1);

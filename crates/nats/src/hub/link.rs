@@ -87,31 +87,38 @@ impl Hub {
         let Some(link) = self.links.get_mut(&id) else { return };
         link.heard = now;
         let mut kept = std::mem::take(&mut link.input);
-        let all = if kept.is_empty() {
-            bytes
+        let rest = if kept.is_empty() {
+            let used = self.act_on_link(now, id, bytes);
+            bytes[used..].to_vec()
         } else {
             kept.extend_from_slice(bytes);
-            &kept
+            let used = self.act_on_link(now, id, &kept);
+            kept.drain(..used);
+            kept
         };
+        if let Some(link) = self.links.get_mut(&id) {
+            link.input = rest;
+        }
+    }
+
+    /// Acts on all operations that are there; how many bytes they were.
+    fn act_on_link(&mut self, now: Instant, id: LinkId, bytes: &[u8]) -> usize {
         let mut at = 0;
-        loop {
-            match server::read(&all[at..], BOUNDS) {
+        while let Some(broker) = self.links.get(&id).map(|link| link.broker) {
+            match server::read(&bytes[at..], BOUNDS) {
                 Ok(Some((op, used))) => {
                     at += used;
                     self.on_op(now, id, op);
                 }
                 Ok(None) => break,
                 Err(fault) => {
-                    let broker = self.links.get(&id).map_or(0, |link| link.broker);
                     let address = &self.brokers[broker].address;
                     self.say(format!("broker {address} sent what is not NATS: {fault}"));
-                    return self.drop_link(now, id);
+                    self.drop_link(now, id);
                 }
             }
         }
-        if let Some(link) = self.links.get_mut(&id) {
-            link.input = all[at..].to_vec();
-        }
+        at
     }
 
     /// A connection to a broker has ended, or never came to be.
@@ -221,20 +228,25 @@ impl Hub {
         }
     }
 
-    /// Asks links that are silent, or of which something is in doubt; drops those that do not answer.
+    /// Drops links that do not answer, and asks others.
     pub(super) fn look_after_links(&mut self, now: Instant) {
         let late = |link: &Link| {
             let oldest = link.awaits.front().map(|awaited| awaited.since);
             oldest.is_some_and(|since| now.since(since) > self.config.broker_timeout)
         };
-        let silent = |link: &Link| {
-            link.awaits.is_empty() && (link.doubt() > 0 || now.since(link.heard) > SILENCE)
-        };
         let gone: Vec<LinkId> =
             self.links.iter().filter(|(_, link)| late(link)).map(|(id, _)| *id).collect();
-        let asked: Vec<LinkId> =
-            self.links.iter().filter(|(_, link)| silent(link)).map(|(id, _)| *id).collect();
         gone.into_iter().for_each(|id| self.drop_link(now, id));
+        self.ask_doubtful(now);
+    }
+
+    /// Asks links that are silent, or of which something is in doubt.
+    pub(super) fn ask_doubtful(&mut self, now: Instant) {
+        let doubtful = |link: &Link| {
+            link.awaits.is_empty() && (link.doubt() > 0 || now.since(link.heard) > SILENCE)
+        };
+        let asked: Vec<LinkId> =
+            self.links.iter().filter(|(_, link)| doubtful(link)).map(|(id, _)| *id).collect();
         asked.into_iter().for_each(|id| self.ask(now, id, Why::Doubt));
     }
 
@@ -277,7 +289,13 @@ impl Hub {
             b"maximum subscriptions",
         ];
         if goes_on.iter().any(|what| says(what)) {
-            let client = Conn::Client(link.client);
+            let (client, broker) = (link.client, link.broker);
+            let home = self.clients.get(&client).and_then(|client| client.home);
+            // Every broker says the same of a subscription: one word is enough.
+            if home.is_some_and(|home| home != broker) {
+                return;
+            }
+            let client = Conn::Client(client);
             return self.write(client, |out| {
                 out.extend_from_slice(b"-ERR ");
                 out.extend_from_slice(text);
@@ -296,7 +314,7 @@ impl Hub {
             Why::Fence(fence) => self.on_fenced(now, fence),
             Why::Joining(broker) => self.on_joined(now, broker),
             Why::Settled => self.on_settled(client),
-            Why::Doubt => {}
+            Why::Doubt => self.bury(now, client),
         }
     }
 

@@ -21,6 +21,7 @@
 //! A driver calls the methods named for what happened, then [`Hub::dispatch`] once, then does all that
 //! [`Hub::todo`] says and writes what [`Hub::output`] holds.
 
+mod agenda;
 mod broker;
 mod buffer;
 mod client;
@@ -37,6 +38,7 @@ use tidegate_core::{Instant, Span};
 use crate::config::NatsConfig;
 use crate::wire::Bounds;
 use crate::wire::hello::Info;
+use agenda::Agenda;
 use broker::Broker;
 use buffer::Buffer;
 use client::Client;
@@ -100,8 +102,8 @@ pub struct Hub {
     todo: VecDeque<Todo>,
     /// Connections that have something to write.
     dirty: BTreeSet<Conn>,
-    /// When the head of a queue has its token, by topic and broker.
-    due: BTreeMap<(usize, usize), Instant>,
+    /// When the heads of queues have their tokens.
+    due: Agenda,
     seldom_at: Instant,
     adapt_at: Instant,
     draining: bool,
@@ -152,7 +154,7 @@ impl Hub {
             next_id: 0,
             todo: VecDeque::new(),
             dirty: BTreeSet::new(),
-            due: BTreeMap::new(),
+            due: Agenda::default(),
             seldom_at: now + SELDOM,
             adapt_at: now + ADAPT,
             draining: false,
@@ -170,26 +172,23 @@ impl Hub {
             self.adapt_at = now + ADAPT;
             self.topics.list.iter_mut().for_each(|topic| topic.adapt(now));
             // Another share may be due earlier.
-            self.due.values_mut().for_each(|due| *due = now);
+            self.due.hurry(now);
         }
-        let due: Vec<(usize, usize)> =
-            self.due.iter().filter(|(_, due)| **due <= now).map(|(cell, _)| *cell).collect();
-        for (topic, broker) in due {
+        while let Some((topic, broker)) = self.due.take(now) {
             self.serve(now, topic, broker);
         }
         if now >= self.seldom_at {
             self.seldom_at = now + SELDOM;
             self.look_after_links(now);
             self.look_after_clients(now);
-            self.look_after_brokers(now);
+            self.look_after_brokers();
         }
         self.launch_fences(now);
     }
 
     /// When to dispatch again without an input.
     pub fn next_wakeup(&self) -> Instant {
-        let due = self.due.values().copied().min().unwrap_or(Instant::FAR);
-        due.min(self.seldom_at).min(self.adapt_at)
+        self.due.first().min(self.seldom_at).min(self.adapt_at)
     }
 
     /// The next thing to do.
@@ -243,7 +242,7 @@ impl Hub {
     }
 
     /// Nobody new is to come: clients are told to go elsewhere.
-    pub fn drain(&mut self) {
+    pub fn drain(&mut self, now: Instant) {
         self.draining = true;
         for id in self.clients.keys().copied().collect::<Vec<_>>() {
             let info = self.greeting(id);
@@ -251,12 +250,16 @@ impl Hub {
                 self.write(Conn::Client(id), |out| out.extend_from_slice(&info));
             }
         }
+        // So that what is not in doubt is known soon.
+        self.ask_doubtful(now);
     }
 
     /// Whether nothing waits for tokens, and all that was sent to brokers is known to have been read.
     pub fn is_drained(&self) -> bool {
         let waits = |topic: &Topic| (0..self.brokers.len()).any(|at| topic.waiting(at) > 0);
         !self.topics.list.iter().any(waits)
+            && self.moves.count() == 0
+            && self.clients.values().all(|client| client.out.is_empty())
             && self.links.values().all(|link| link.doubt() == 0 && link.out.is_empty())
     }
 
@@ -266,11 +269,11 @@ impl Hub {
             match self.topics.list[topic].next(now, broker) {
                 Ok(Some(departure)) => self.depart(now, broker, departure),
                 Ok(None) => {
-                    self.due.remove(&(topic, broker));
+                    self.due.clear((topic, broker));
                     return;
                 }
                 Err(due) => {
-                    self.due.insert((topic, broker), due);
+                    self.due.set((topic, broker), due);
                     return;
                 }
             }

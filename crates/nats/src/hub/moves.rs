@@ -171,7 +171,8 @@ impl Hub {
         self.moves.list.get(&id).map_or(0, |one| one.held.len())
     }
 
-    fn begin_move(&mut self, now: Instant, id: ClientId, to: Option<usize>) {
+    /// Steps 1 and 2. Without a broker to go to it waits for one.
+    pub(super) fn begin_move(&mut self, now: Instant, id: ClientId, to: Option<usize>) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         client.held = true;
         // Whoever lives nowhere comes from where it goes.
@@ -232,7 +233,7 @@ impl Hub {
             (from != to && !client.subscribes()).then(|| client.links[from].take()).flatten();
         for (topic, message) in held {
             self.topics.list[topic].restore(to, id, rank, message);
-            self.due.insert((topic, to), now);
+            self.due.set((topic, to), now);
         }
         idle.into_iter().for_each(|link| self.end_link(now, link));
         self.totals.moves += 1;
@@ -248,9 +249,12 @@ impl Hub {
         }
     }
 
-    /// Whether nothing of a client waits for tokens any more.
+    /// Whether nothing of a client waits for tokens any more, and its brokers have read all it sent.
     pub(super) fn is_over(&self, id: ClientId, client: &Client) -> bool {
         let waits = |home: usize| self.topics.list.iter().any(|topic| topic.has(home, id));
-        !client.home.is_some_and(waits) && self.held(id) == 0
+        let doubtful = |id: &LinkId| self.links.get(id).is_some_and(|link| link.doubt() > 0);
+        !client.home.is_some_and(waits)
+            && !client.links.iter().flatten().any(doubtful)
+            && self.held(id) == 0
     }
 }

@@ -29,6 +29,10 @@ pub(super) struct Topic {
     adaptor: Adaptor,
     /// All that left, as one bucket sees it that is never split: below nothing it has exceeded the agreement.
     whole: Bucket,
+    /// Until when what it has sent lately may still change shares.
+    busy_until: Instant,
+    /// How far back its load is remembered.
+    memory: Span,
     pub(super) stats: Stats,
 }
 
@@ -85,6 +89,8 @@ impl Topic {
             cells: (0..brokers).map(cell).collect(),
             adaptor: Adaptor::new(adaptor),
             whole,
+            busy_until: now,
+            memory: history.span + history.step + history.step,
             stats: Stats::default(),
             config,
         }
@@ -116,6 +122,7 @@ impl Topic {
 
     /// A message for `broker` has arrived: true if it may go at once.
     pub(super) fn arrive(&mut self, now: Instant, broker: usize, arrived: Instant) -> bool {
+        self.busy_until = now + self.memory;
         let cell = &mut self.cells[broker];
         cell.history.on_arrival(now, 1);
         let due = cell.shaper.pass(now, arrived);
@@ -193,8 +200,11 @@ impl Topic {
         self.cells[broker].share
     }
 
-    /// Lets shares follow loads.
+    /// Lets shares follow loads. Of a topic that was idle for as long as anything is remembered, there is no news.
     pub(super) fn adapt(&mut self, now: Instant) {
+        if now > self.busy_until {
+            return;
+        }
         for (broker, cell) in self.cells.iter_mut().enumerate().filter(|(_, cell)| cell.open) {
             self.adaptor.on_load(HolderId(broker as u64), cell.history.load(now));
         }

@@ -1,0 +1,133 @@
+//! `tidegate nats` as a process: how it starts, hears signals and ends. What it does meanwhile is tested where it is
+//! written.
+
+#![cfg(all(feature = "nats", unix))]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+/// A bound on tests that hang, not a measurement.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A process, ended when it is dropped, and the lines of its stderr.
+struct Process {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Process {
+    fn start(command: &mut Command) -> Option<Self> {
+        let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().ok()?;
+        let (sender, lines) = channel();
+        let stderr = BufReader::new(child.stderr.take().expect("piped"));
+        thread::spawn(move || {
+            stderr.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        Some(Self { child, lines })
+    }
+
+    /// The first line that says so.
+    fn line(&self, part: &str) -> String {
+        loop {
+            let line = self.lines.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no {part}"));
+            if line.contains(part) {
+                return line;
+            }
+        }
+    }
+
+    fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        let done = Command::new("kill").args([name, &id]).status().expect("kill is there");
+        assert!(done.success());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn gate() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.args(["nats", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    command
+}
+
+/// Exit code and what was said.
+fn refused(command: &mut Command) -> (Option<i32>, String) {
+    let output = command.output().expect("the binary was built");
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn what_is_wrong_is_said_before_anything_is_served() {
+    let (code, told) = refused(&mut gate());
+    assert!(code == Some(2) && told.contains("--broker nats://host:port"), "{told}");
+    let (code, told) = refused(gate().args(["--broker", "tls://a:4222"]));
+    assert!(code == Some(2) && told.contains("plain TCP"), "{told}");
+    let (code, told) = refused(gate().args(["--broker", "nats://127.0.0.1:1"]));
+    assert!(code == Some(2) && told.contains("no broker is reachable"), "{told}");
+    // Something that is no NATS server, and something of a NATS that is not known yet.
+    for (hello, why) in [
+        ("HTTP/1.1 200 OK\r\n\r\n", "is it a NATS server?"),
+        ("INFO {\"proto\":7,\"version\":\"9.0.0\"}\r\n", "protocol 7 (version `9.0.0`)"),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("nats://{}", listener.local_addr().expect("an address"));
+        let says = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("it connects");
+            stream.write_all(hello.as_bytes()).expect("it reads");
+            drop(stream.read(&mut [0; 1]));
+        });
+        let (code, told) = refused(gate().args(["--broker", &url]));
+        assert!(code == Some(2) && told.contains(why) && told.contains(&url), "{told}");
+        says.join().expect("it was asked");
+    }
+}
+
+#[test]
+fn it_serves_reads_its_file_again_and_ends_when_told() {
+    let mut server = Command::new("nats-server");
+    let Some(broker) = Process::start(server.args(["-a", "127.0.0.1", "-p", "-1"])) else {
+        return eprintln!("skipped: there is no nats-server (apt-get install nats-server)");
+    };
+    let line = broker.line("Listening for client connections on");
+    let url = format!("nats://{}", line.rsplit(' ').next().expect("an address"));
+    let path = std::env::temp_dir().join(format!("tidegate-nats-{}.toml", std::process::id()));
+    let write = |rate: f64| {
+        let topic = format!("[[nats.topics]]\nsubject = 'a'\nrate = {rate}\nburst = 1\n");
+        fs::write(&path, format!("[nats]\nbrokers = ['{url}']\n{topic}")).expect("a file");
+    };
+    write(0.01);
+    let mut process = Process::start(gate().arg("--config").arg(&path)).expect("it was built");
+    let line = process.line("serving ");
+    let at = line.split(' ').nth(2).expect("an address").to_owned();
+    let mut client = TcpStream::connect(&at).expect("it listens");
+    client.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+    let mut answers =
+        BufReader::new(client.try_clone().expect("a socket")).lines().map_while(Result::ok);
+    // Its message waits for a token that would come in a hundred seconds.
+    client
+        .write_all(b"CONNECT {\"verbose\":false}\r\nSUB a 1\r\nPUB a 1\r\nx\r\nPING\r\n")
+        .expect("it reads");
+    assert!(answers.by_ref().any(|line| line == "PONG"));
+    fs::write(&path, "[nats]\nbrokers = 7\n").expect("a file");
+    process.signal("-HUP");
+    process.line("not reloaded: ");
+    write(1_000.0);
+    process.signal("-HUP");
+    process.line("reloaded");
+    assert!(answers.by_ref().any(|line| line == "MSG a 1 1"));
+    process.signal("-TERM");
+    process.line("ended");
+    assert!(process.child.wait().expect("it ends").success());
+    fs::remove_file(path).expect("it was there");
+}
