@@ -23,6 +23,7 @@ use crate::edge::Strangers;
 use crate::egress::WayOut;
 use crate::entry::Ranks;
 use crate::exempt::Exempt;
+use crate::files;
 use crate::health::Peers;
 use crate::inflight::InFlight;
 use crate::metrics::Counters;
@@ -316,6 +317,9 @@ impl Worker {
         let counters = &self.counters;
         counters.accepted.add(1);
         let settings = self.settings();
+        if files::is_scarce(&stream) {
+            return counters.too_many.add(1);
+        }
         let Ok((seat, instead)) = self.seats.take(settings.connections.most) else {
             return counters.too_many.add(1);
         };
