@@ -171,7 +171,7 @@ fn operators_are_heard_when_no_files_are_left() {
     let url = format!("http://{}", service.local_addr().expect("bound"));
     let binary = env!("CARGO_BIN_EXE_tidegate");
     let command = format!(
-        "ulimit -Hn 128; ulimit -Sn 100; exec {binary} proxy --listen {listen} --admin {admin} --upstream {url} --threads 1"
+        "ulimit -Sn 100; ulimit -Hn 128; exec {binary} proxy --listen {listen} --admin {admin} --upstream {url} --threads 1"
     );
     let mut child =
         Command::new("sh").args(["-c", &command]).stderr(Stdio::piped()).spawn().expect("a shell");
