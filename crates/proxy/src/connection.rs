@@ -75,7 +75,8 @@ pub(crate) async fn serve(
 ) {
     let settings = worker.settings();
     let limit = Duration::from(settings.header_timeout);
-    if settings.proxy_protocol {
+    // The guarded service is connected to us without a balancer.
+    if settings.proxy_protocol && worker.way_out.is_none() {
         // Rare, and not to be carried by every connection.
         let told = Box::pin(timeout(limit, whose(&settings, &mut stream, peer)));
         peer = tokio::select! {

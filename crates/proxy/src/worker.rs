@@ -324,8 +324,9 @@ impl Worker {
             return counters.too_many.add(1);
         };
         counters.reclaimed.add(instead.into());
-        // A proxy of ours says later whose it is, or speaks for many.
-        if !settings.strangers.hops.trusts(peer) && !self.name(&seat, peer, &settings) {
+        // A proxy of ours says later whose it is, or speaks for many; so does the guarded service, which calls others.
+        let many = self.way_out.is_some() || settings.strangers.hops.trusts(peer);
+        if !many && !self.name(&seat, peer, &settings) {
             return;
         }
         if !settings.pace.allows(self.gate.now()) {
