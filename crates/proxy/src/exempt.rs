@@ -32,6 +32,7 @@ use tokio::time::sleep;
 
 use crate::address;
 use crate::body::{Entry, ProxyBody};
+use crate::entry::Client;
 use crate::forward::{self, Asked};
 use crate::headers::Peer;
 use crate::trace::Span;
@@ -103,8 +104,9 @@ pub(crate) async fn pass(
     asked: &Asked,
     mut span: Span,
 ) -> Result<Response<ProxyBody>, Span> {
+    let client = Client::of(&settings.strangers, request.headers(), peer).address;
     if let Some(key) = key(request) {
-        let awaited = worker.exempt.join(worker, settings, asked.address, request, key);
+        let awaited = worker.exempt.join(worker, settings, client, request, key);
         let told = match awaited {
             Some(mut awaited) => {
                 awaited.wait_for(Option::is_some).await.ok().and_then(|it| it.clone())
@@ -119,7 +121,7 @@ pub(crate) async fn pass(
             return Ok(answer);
         }
     }
-    let Some(place) = worker.exempt.place(asked.address, settings.exempt_at_once) else {
+    let Some(place) = worker.exempt.place(client, settings.exempt_at_once) else {
         worker.counters.exempt_gated.add(1);
         return Err(span);
     };
