@@ -63,7 +63,7 @@ pub(crate) async fn serve(worker: &Arc<Worker>, peer: &Peer, request: Request<In
     // From here on it stays where it is: it is large.
     let mut request = request.map(|body| Upload::new(body, patience));
     if let Err(answer) = edge::clean(worker, &settings, peer, &mut request) {
-        return answer;
+        return *answer;
     }
     let now = worker.gate.now();
     let asked = ask(worker, &settings, &request, peer, now);
