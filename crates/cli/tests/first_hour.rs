@@ -117,6 +117,88 @@ fn a_wrong_file_changes_nothing() {
     assert!(get(&listen).starts_with("HTTP/1.0 502"), "it serves on");
 }
 
+/// A pipe is there once: whoever reads it again waits for ever, and with it all operators.
+#[test]
+fn a_configuration_from_a_pipe_is_read_once() {
+    let (listen, admin) = (free(), free());
+    let path = std::env::temp_dir().join(format!("tidegate-pipe-{}", std::process::id()));
+    let _ = fs::remove_file(&path);
+    assert!(Command::new("mkfifo").arg(&path).status().expect("mkfifo").success());
+    let config = path.display().to_string();
+    let args = ["--listen", &listen, "--admin", &admin, "--config", &config];
+    let mut sidecar = Running::start(&args);
+    fs::write(&path, "[proxy]\nupstreams = ['http://127.0.0.1:9']\n").expect("it is read");
+    sidecar.says("trust edge");
+    sidecar.signal("HUP");
+    sidecar.says("there is no file to reload");
+    assert!(get(&listen).contains("502"), "it serves on");
+    sidecar.signal("TERM");
+    sidecar.says("ended");
+    // A file that becomes one is not read, either.
+    fs::remove_file(&path).expect("it is there");
+    fs::write(&path, "[proxy]\nupstreams = ['http://127.0.0.1:9']\n").expect("writable");
+    let mut sidecar = Running::start(&args);
+    sidecar.says("trust edge");
+    fs::remove_file(&path).expect("it is there");
+    assert!(Command::new("mkfifo").arg(&path).status().expect("mkfifo").success());
+    sidecar.signal("HUP");
+    sidecar.says("is no file");
+    assert!(get(&listen).contains("502"), "it serves on");
+    let _ = fs::remove_file(&path);
+}
+
+/// What is wrong is for people to read.
+#[test]
+fn a_broken_line_is_not_told_whole() {
+    let long = "x".repeat(200_000);
+    for text in
+        [long.clone(), format!("[proxy]\nlisten = '{long}'\n"), format!("[proxy]\n{long} = 1\n")]
+    {
+        let path = std::env::temp_dir().join(format!("tidegate-long-{}", std::process::id()));
+        fs::write(&path, text).expect("writable");
+        let (code, told) = Running::start(&["--config", &path.display().to_string()]).end();
+        fs::remove_file(&path).expect("it is there");
+        assert_eq!(code, Some(2), "{}", &told[..told.len().min(500)]);
+        assert!(told.len() < 3_000 && told.contains("200"), "{} bytes", told.len());
+    }
+}
+
+/// Clients take all files that they can get, and operators are heard all the same.
+#[test]
+fn operators_are_heard_when_no_files_are_left() {
+    let (listen, admin) = (free(), free());
+    let service = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("http://{}", service.local_addr().expect("bound"));
+    let binary = env!("CARGO_BIN_EXE_tidegate");
+    let command = format!(
+        "ulimit -Sn 100; ulimit -Hn 128; exec {binary} proxy --listen {listen} --admin {admin} --upstream {url} --threads 1"
+    );
+    let mut child =
+        Command::new("sh").args(["-c", &command]).stderr(Stdio::piped()).spawn().expect("a shell");
+    let lines = BufReader::new(child.stderr.take().expect("piped"));
+    let mut sidecar = Running { child, lines };
+    // The soft limit is raised, to fewer than are asked for.
+    sidecar.says("the system allows 128 open files");
+    let clients: Vec<TcpStream> =
+        (0..200).map(|_| TcpStream::connect(&listen).expect("the kernel takes it")).collect();
+    let page = |path: &str| {
+        let mut stream = TcpStream::connect(&admin).expect("it listens");
+        stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).expect("it reads");
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        answer
+    };
+    while !page("/metrics").contains("tidegate_connections_accepted_total 200") {}
+    assert!(page("/healthz").contains("200 OK"));
+    let metrics = page("/metrics");
+    let failures = metrics.lines().find(|line| line.starts_with("tidegate_accept_failures_total"));
+    assert_eq!(failures, Some("tidegate_accept_failures_total 0"));
+    sidecar.signal("TERM");
+    sidecar.says("ending");
+    drop(clients);
+    sidecar.says("ended");
+}
+
 /// An upstream that is not there is the first thing that goes wrong.
 #[test]
 fn an_upstream_that_does_not_answer_is_named() {

@@ -61,8 +61,9 @@ const LOOKS: u32 = 4;
 const LINGER: (Duration, usize) = (Duration::from_secs(1), 16 << 20);
 /// Pause between looks at a client that has ended its side and waits for nothing.
 const END_PAUSE: Duration = Duration::from_millis(10);
-/// Time for requests that have reached the machine to be read before connections are told to end.
-const LAST_CALL: Duration = Duration::from_millis(100);
+/// Time in which clients of HTTP/1.1 hear that the end comes: with an answer to what they ask meanwhile. Whoever is told nothing may
+/// just be sending. By judgement, what busy clients leave between two requests.
+const LAST_CALL: Duration = Duration::from_secs(1);
 
 /// Serves a connection to its end.
 pub(crate) async fn serve(
@@ -74,7 +75,8 @@ pub(crate) async fn serve(
 ) {
     let settings = worker.settings();
     let limit = Duration::from(settings.header_timeout);
-    if settings.proxy_protocol {
+    // The guarded service is connected to us without a balancer.
+    if settings.proxy_protocol && worker.way_out.is_none() {
         // Rare, and not to be carried by every connection.
         let told = Box::pin(timeout(limit, whose(&settings, &mut stream, peer)));
         peer = tokio::select! {
@@ -258,7 +260,7 @@ async fn verdict(
 ) -> Verdict {
     tokio::select! {
         biased;
-        () = draining(phase) => Verdict::End,
+        () = told_to_end(phase, pulse, look.is_some()) => Verdict::End,
         verdict = watch(worker, pulse, look.is_some()) => verdict,
         () = gone(look, pulse) => Verdict::Gone,
         // Of a head that has begun there is no telling when it will be whole.
@@ -334,6 +336,16 @@ async fn quiet(worker: &Worker, pulse: &Pulse) {
     }
 }
 
+/// Resolves when the connection has been told that the process ends, in the words of its version.
+async fn told_to_end(phase: &mut watch::Receiver<Phase>, pulse: &Pulse, heads: bool) {
+    let _ = phase.wait_for(|phase| *phase >= Phase::Draining).await;
+    if heads {
+        pulse.old.store(true, Ordering::Relaxed);
+        sleep(LAST_CALL).await;
+    }
+}
+
+/// Resolves when whoever has just connected has had the time to say something.
 async fn draining(phase: &mut watch::Receiver<Phase>) {
     // The sender outlives every worker; were it gone, this would be the end too.
     let _ = phase.wait_for(|phase| *phase >= Phase::Draining).await;

@@ -86,7 +86,7 @@ impl Strangers {
             } else {
                 // A list of addresses is the client's own to begin: ours goes behind it.
                 let proxies = is_from_proxies(text) && text != "x-forwarded-for";
-                !proxies && !(self.hops.any() && self.verified.contains(name))
+                !(proxies || self.hops.any() && self.verified.contains(name))
             };
             if !goes {
                 out.push(name.clone());
@@ -124,16 +124,17 @@ pub(crate) fn clean<B>(
     settings: &Settings,
     peer: &Peer,
     request: &mut Request<B>,
-) -> Result<(), Response<ProxyBody>> {
+) -> Result<(), Box<Response<ProxyBody>>> {
     let strangers = &settings.strangers;
     if let Err(why) = normalise_path(request) {
         worker.counters.ambiguous.add(1);
         if strangers.ambiguous_paths == AmbiguousPaths::Refuse || why == Ambiguous::Rootless {
-            return Err(plain(StatusCode::BAD_REQUEST, format!("{why}\n")));
+            return Err(Box::new(plain(StatusCode::BAD_REQUEST, format!("{why}\n"))));
         }
     }
     let clean = strangers.clean(request.headers_mut(), peer);
-    clean.ok_or_else(|| plain(StatusCode::BAD_REQUEST, "the name of a field has an underscore\n"))
+    let why = "the name of a field has an underscore\n";
+    clean.ok_or_else(|| Box::new(plain(StatusCode::BAD_REQUEST, why)))
 }
 
 /// Writes the path in its one form, if it has one.

@@ -145,7 +145,7 @@ pub(crate) async fn serve(
     let patience: Duration = settings.body_timeout.into();
     let mut request = request.map(|body| Upload::new(body, patience));
     let outgoing = Outgoing::of(worker, way, &settings, &request);
-    let asked = Asked::of_call(outgoing.context, peer.ip, &request);
+    let asked = Asked::of_call(outgoing.context, &request);
     if let Err((status, why)) = prepare(&mut request, peer, &settings) {
         return forward::plain(status, why);
     }

@@ -5,7 +5,8 @@
 //!
 //! 1. GETs without a body, credentials or anything else that could change the answer are asked of the service once,
 //!    however many come, and all are answered from that: a flood is one request at a time, and refuses nobody. What
-//!    is asked has only the fields named in [`SENT`], as one client's words must not decide what others are told.
+//!    is asked has nothing but host, path and query, which are the same for all of them, as no client's words must
+//!    decide what others are told: a field that is too long would be answered with 431.
 //! 2. Everything else takes one of a few places ([`Exempt::place`]), of which an address has a share. So does each
 //!    request asked in common, as hosts and queries can be made up.
 //! 3. Who finds no place is not refused either: it is no longer exempt, and the gate is asked.
@@ -20,8 +21,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{AGE, CONNECTION, CONTENT_LENGTH, DATE, HOST, SET_COOKIE, TRANSFER_ENCODING};
-use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode};
+use http::header::{
+    AGE, CONNECTION, CONTENT_LENGTH, DATE, HOST, SET_COOKIE, TRANSFER_ENCODING, USER_AGENT,
+};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -29,16 +32,17 @@ use tokio::time::sleep;
 
 use crate::address;
 use crate::body::{Entry, ProxyBody};
+use crate::entry::Client;
 use crate::forward::{self, Asked};
 use crate::headers::Peer;
 use crate::trace::Span;
 use crate::upload::Upload;
 use crate::worker::{Settings, Worker};
 
-/// Fields of a request that go on where it is asked in common.
-const SENT: [&str; 4] = ["host", "user-agent", "traceparent", "tracestate"];
-/// Fields that a request asked in common may have besides, as no health check answers by them.
-const HARMLESS: [&str; 13] = [
+/// Who asks in common.
+const ASKER: HeaderValue = HeaderValue::from_static("tidegate-health");
+/// Fields that a request asked in common may have, as no health check answers by them.
+const HARMLESS: [&str; 17] = [
     "accept",
     "accept-encoding",
     "accept-language",
@@ -46,10 +50,14 @@ const HARMLESS: [&str; 13] = [
     "cache-control",
     "connection",
     "forwarded",
+    "host",
     "keep-alive",
     "pragma",
     "priority",
+    "traceparent",
+    "tracestate",
     "upgrade-insecure-requests",
+    "user-agent",
     "via",
     "x-request-id",
 ];
@@ -96,8 +104,9 @@ pub(crate) async fn pass(
     asked: &Asked,
     mut span: Span,
 ) -> Result<Response<ProxyBody>, Span> {
+    let client = Client::of(&settings.strangers, request.headers(), peer).address;
     if let Some(key) = key(request) {
-        let awaited = worker.exempt.join(worker, settings, asked.address, request, key);
+        let awaited = worker.exempt.join(worker, settings, client, request, key);
         let told = match awaited {
             Some(mut awaited) => {
                 awaited.wait_for(Option::is_some).await.ok().and_then(|it| it.clone())
@@ -112,7 +121,7 @@ pub(crate) async fn pass(
             return Ok(answer);
         }
     }
-    let Some(place) = worker.exempt.place(asked.address, settings.exempt_at_once) else {
+    let Some(place) = worker.exempt.place(client, settings.exempt_at_once) else {
         worker.counters.exempt_gated.add(1);
         return Err(span);
     };
@@ -123,9 +132,7 @@ pub(crate) async fn pass(
 /// What tells requests apart that can be asked in common; none for all others.
 fn key(request: &Request<Upload>) -> Option<String> {
     let harmless = |name: &str| {
-        SENT.contains(&name)
-            || HARMLESS.contains(&name)
-            || HARMLESS_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        HARMLESS.contains(&name) || HARMLESS_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
     };
     let plain = *request.method() == Method::GET
         && request.body().is_end_stream()
@@ -133,7 +140,11 @@ fn key(request: &Request<Upload>) -> Option<String> {
     let uri = request.uri();
     let host = match uri.authority() {
         Some(authority) => authority.as_str(),
-        None => request.headers().get(HOST).map_or(Some(""), |host| host.to_str().ok())?,
+        // With none, or with two, the request is wrong, and must not be asked for one that is not.
+        None => {
+            let mut hosts = request.headers().get_all(HOST).iter();
+            hosts.next().filter(|_| hosts.next().is_none())?.to_str().ok()?
+        }
     };
     plain.then(|| format!("{host} {}", uri.path_and_query().map_or("/", |path| path.as_str())))
 }
@@ -158,12 +169,8 @@ impl Exempt {
         let leading = Leading { exempt: Arc::clone(self), key };
         let mut common = Request::new(Upload::empty());
         (*common.uri_mut(), *common.version_mut()) = (request.uri().clone(), request.version());
-        for name in SENT {
-            let values = request.headers().get_all(name).iter();
-            common
-                .headers_mut()
-                .extend(values.map(|value| (HeaderName::from_static(name), value.clone())));
-        }
+        let host = request.headers().get(HOST).map(|host| (HOST, host.clone()));
+        common.headers_mut().extend(host.into_iter().chain([(USER_AGENT, ASKER)]));
         let (worker, settings) = (Arc::clone(worker), Arc::clone(settings));
         let peer = Peer::new(client);
         // A task of its own: whoever came first may leave, and the others still wait.
@@ -293,5 +300,7 @@ mod tests {
             assert_eq!(key(get().header(name, "1")), None, "{name}");
         }
         assert_eq!(key(Request::post("/healthz").header("host", "shop")), None);
+        assert_eq!(key(get().header("host", "other")), None, "two hosts");
+        assert_eq!(key(Request::get("/healthz")), None, "none");
     }
 }

@@ -1,7 +1,6 @@
 //! The way of one request: into the gate, to an upstream, and back.
 
 use std::future::poll_fn;
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +22,7 @@ use crate::entry::Client;
 use crate::headers::{self, Peer};
 use crate::inbound::Inbound;
 use crate::inflight::{InFlight, Listed};
+use crate::seats::Seat;
 use crate::trace::Span;
 use crate::upload::Upload;
 use crate::upstream::{Call, Failure, Source};
@@ -35,8 +35,6 @@ type Answer = Response<ProxyBody>;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     context: Context,
-    /// Whose it is, through the proxies that we trust.
-    pub(crate) address: IpAddr,
     /// Whether it came with a context that was taken, so that its sender understands feedback.
     listens: bool,
     /// Whether anything but an address says who the user is.
@@ -48,9 +46,9 @@ pub(crate) struct Asked {
 
 impl Asked {
     /// A call of the guarded service.
-    pub(crate) fn of_call(context: Context, address: IpAddr, request: &Request<Upload>) -> Self {
+    pub(crate) fn of_call(context: Context, request: &Request<Upload>) -> Self {
         let (grpc, long) = (wire::is_grpc(request.headers()), is_long(request));
-        Self { context, address, listens: false, named: true, grpc, long }
+        Self { context, listens: false, named: true, grpc, long }
     }
 }
 
@@ -65,7 +63,7 @@ pub(crate) async fn serve(worker: &Arc<Worker>, peer: &Peer, request: Request<In
     // From here on it stays where it is: it is large.
     let mut request = request.map(|body| Upload::new(body, patience));
     if let Err(answer) = edge::clean(worker, &settings, peer, &mut request) {
-        return answer;
+        return *answer;
     }
     let now = worker.gate.now();
     let asked = ask(worker, &settings, &request, peer, now);
@@ -151,8 +149,8 @@ fn ask(
     // Asked for only where a share is enforced.
     let named = worker.sideline.plays() && (listens || settings.ranks.names_user(headers, &client));
     let (grpc, long) = (wire::is_grpc(headers), is_long(request));
-    let (context, address) = (context::draw(context), client.address);
-    Asked { context, address, listens, named, grpc, long }
+    let context = context::draw(context);
+    Asked { context, listens, named, grpc, long }
 }
 
 fn is_long(request: &Request<Upload>) -> bool {
@@ -218,7 +216,8 @@ pub(crate) async fn forward(
         span.failed(StatusCode::SERVICE_UNAVAILABLE);
         return plain(StatusCode::SERVICE_UNAVAILABLE, "there are too many tunnels\n");
     }
-    let client = upgrade.is_some().then(|| hyper::upgrade::on(&mut *request));
+    // Rare, and not to be carried by every request.
+    let client = upgrade.is_some().then(|| Upgrading::of(request, peer));
     let mut prepared = headers::prepare_request(request, peer, upgrade);
     if version == config::Version::Two {
         prepared = prepared.and_then(|()| headers::move_to_http2(request, scheme.is_secure()));
@@ -248,7 +247,7 @@ pub(crate) async fn forward(
     let left = (context.deadline != Instant::FAR).then(|| context.deadline.since(now));
     left.into_iter().for_each(|left| wire::shorten_timeouts(request.headers_mut(), left));
     let limit = left.map(Duration::from);
-    let (head, patience) = (request.method() == Method::HEAD, settings.body_timeout.into());
+    let head = request.method() == Method::HEAD;
     match settings.upstreams.send(|| worker.gate.now(), request, limit, None).await {
         Ok((response, call)) => {
             sent.answered(&response);
@@ -256,10 +255,10 @@ pub(crate) async fn forward(
             span.answered(call.address(), response.status());
             match client {
                 Some(client) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                    begin_tunnel(worker, peer, client, response, call, (entry, listed))
+                    begin_tunnel(worker, *client, response, call, (entry, listed))
                 }
                 _ => {
-                    let response = complete(response, head, patience);
+                    let response = complete(response, head, settings.body_timeout.into());
                     let (entry, said) = Said::of(worker, entry, &listed, status);
                     let mut answer = answer(worker, response, call, (entry, listed, span));
                     if let Some(said) = said {
@@ -382,18 +381,29 @@ pub(crate) fn complete(
     })
 }
 
+/// A client whose connection may change its protocol.
+struct Upgrading {
+    client: hyper::upgrade::OnUpgrade,
+    seat: Option<Arc<Seat>>,
+}
+
+impl Upgrading {
+    fn of<B>(request: &mut Request<B>, peer: &Peer) -> Box<Self> {
+        Box::new(Self { client: hyper::upgrade::on(request), seat: peer.seat.clone() })
+    }
+}
+
 /// Joins both sides of a connection that has changed its protocol. The slot is free from here on:
 /// a connection kept for hours says nothing about how many requests the service can take.
 fn begin_tunnel(
     worker: &Arc<Worker>,
-    peer: &Peer,
-    client: hyper::upgrade::OnUpgrade,
+    Upgrading { client, seat }: Upgrading,
     response: Response<Source>,
     mut call: Call,
     (entry, listed): (Entry, Listed),
 ) -> Answer {
     entry.finish(worker.gate.now(), Outcome::Serve);
-    let (worker, seat) = (Arc::clone(worker), peer.seat.clone());
+    let worker = Arc::clone(worker);
     seat.iter().for_each(|seat| seat.become_tunnel());
     let limit = worker.settings().connections.tunnel_idle_timeout.into();
     tokio::spawn(async move {

@@ -49,7 +49,7 @@ impl Hops {
         if !self.trusts(peer) {
             return peer;
         }
-        let (name, read): (_, fn(&[u8]) -> Vec<Option<IpAddr>>) = match self.field {
+        let (name, read): (_, Read) = match self.field {
             AddressField::XForwardedFor => (FORWARDED_FOR, read_forwarded_for),
             AddressField::Forwarded => (FORWARDED, read_forwarded),
         };
@@ -69,6 +69,9 @@ impl Hops {
     }
 }
 
+/// How a line is read: whom each of its elements names.
+type Read = fn(&[u8]) -> Vec<Option<IpAddr>>;
+
 /// The addresses of a line of `X-Forwarded-For`, none for what is none.
 fn read_forwarded_for(line: &[u8]) -> Vec<Option<IpAddr>> {
     let node = |part: &[u8]| node(std::str::from_utf8(part.trim_ascii()).ok()?);
@@ -80,7 +83,7 @@ fn read_forwarded(line: &[u8]) -> Vec<Option<IpAddr>> {
     let Ok(line) = std::str::from_utf8(line) else { return vec![None] };
     let mut quoted = false;
     let mut escaped = false;
-    let mut outside = |sign: char| {
+    let outside = |sign: char| {
         let (was_escaped, was_quoted) = (std::mem::take(&mut escaped), quoted);
         match sign {
             _ if was_escaped => {}
@@ -90,7 +93,7 @@ fn read_forwarded(line: &[u8]) -> Vec<Option<IpAddr>> {
         }
         !was_quoted && sign == ','
     };
-    line.split(|sign| outside(sign)).map(of_element).collect()
+    line.split(outside).map(of_element).collect()
 }
 
 /// The node that an element names, if it names one.

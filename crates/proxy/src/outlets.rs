@@ -83,11 +83,13 @@ impl Outlets {
             let way = WayOut::new(CalleeId(number), egress, Arc::clone(inside), clock, seed);
             let way = Arc::new(way.map_err(|error| StartError::Config(error.to_string()))?);
             let (counters, peers) = (Arc::new(Counters::default()), Peers::default());
+            let seats = Arc::default();
             let mut workers = Vec::new();
             for (thread, listener) in threads.iter_mut().zip(listeners) {
                 let tools = Tools {
                     counters: Arc::clone(&counters),
                     peers: peers.clone(),
+                    seats: Arc::clone(&seats),
                     way_out: Some(Arc::clone(&way)),
                     seed: seeds.next_u64(),
                     ..tools.clone()

@@ -44,6 +44,8 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) egress: Vec<Report>,
     /// Requests that its calls can be matched to.
     pub(crate) inside: usize,
+    /// When the certificate for clients is no longer good, in seconds since 1970; none without one.
+    pub(crate) certificate_until: Option<i64>,
     pub(crate) sample: Sample,
     pub(crate) now: Instant,
 }
@@ -151,6 +153,10 @@ impl Snapshot<'_> {
         page.gauge("tidegate_connections", help, counters.connections.get());
         let help = "Connections that have changed their protocol.";
         page.gauge("tidegate_tunnels", help, counters.tunnels.get());
+        if let Some(until) = self.certificate_until {
+            let help = "When the certificate for clients expires, in seconds since 1970.";
+            page.gauge("tidegate_certificate_expires_seconds", help, until);
+        }
         for (name, help, count) in plain_counters(counters, metrics) {
             page.head(&format!("tidegate_{name}_total"), "counter", help);
             page.line(&[], count);
@@ -287,6 +293,7 @@ impl Snapshot<'_> {
         for (name, _, count) in plain_counters(counters, metrics) {
             state[name] = count.into();
         }
+        state["certificate_expires_unix"] = self.certificate_until.into();
         state["policy"] = level.policy.into();
         state["cursor"] = cursor(level.cursor).into();
         let last = level.cursor.and_then(Cursor::last);

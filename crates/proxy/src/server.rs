@@ -26,6 +26,7 @@ use tokio_rustls::rustls::ClientConfig;
 use crate::admin;
 use crate::config::{Egress, File, Percent, ProxyConfig, Trust};
 use crate::dashboard::detail::heavy_hitters;
+use crate::files;
 use crate::health::{self, Peers};
 use crate::inflight::InFlight;
 use crate::leases::{Lease, Leases, node_name};
@@ -39,7 +40,7 @@ use crate::outlets::{Outlets, Outward};
 use crate::report::{Level, Snapshot};
 use crate::sideline::Sideline;
 use crate::signals::{Signals, Wish};
-use crate::tls::Tls;
+use crate::tls::{self, Tls};
 use crate::trace::Traces;
 use crate::watch::{Line, Watch};
 use crate::worker::{Links, Phase, Tools, Worker};
@@ -122,6 +123,8 @@ pub(crate) struct Shared {
     source: Option<Source>,
     listen: SocketAddr,
     admin: SocketAddr,
+    /// How many file descriptors there may be, if the system tells.
+    files: Option<u64>,
 }
 
 /// Why a sidecar does not start.
@@ -154,6 +157,7 @@ impl Server {
     /// Opens the sockets. `source` is where a reload reads from; `seed` decides all random choices.
     pub fn bind(file: File, source: Option<Source>, seed: u64) -> Result<Self, StartError> {
         check_upstreams(&file)?;
+        let files = files::raise();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(io_error("cannot start a runtime"))?;
         let (listeners, admin) = {
@@ -234,6 +238,7 @@ impl Server {
             source,
             listen,
             admin: admin_address,
+            files,
         };
         Ok(Self { shared: Arc::new(shared), listeners, outward, admin, runtime, signals: None })
     }
@@ -257,6 +262,7 @@ impl Server {
     pub fn run(self) -> io::Result<()> {
         let Self { shared, listeners, outward, admin, runtime, signals } = self;
         shared.describe().iter().for_each(|line| shared.log(line));
+        shared.warn_of_files();
         let threads = listeners
             .into_iter()
             .zip(outward)
@@ -275,6 +281,7 @@ impl Server {
             tokio::spawn(look(Arc::clone(&shared)));
             tokio::spawn(health::ask(Arc::clone(&shared)));
             tokio::spawn(health::tell_outages(Arc::clone(&shared)));
+            tokio::spawn(tls::tell_expiry(Arc::clone(&shared)));
             tokio::spawn(machine::sample(Arc::clone(&shared)));
             tokio::spawn(watch_file(Arc::clone(&shared)));
             tokio::spawn(lease(Arc::clone(&shared)));
@@ -339,6 +346,11 @@ impl Shared {
         self.links().tls.client.clone()
     }
 
+    /// When the certificate that clients are shown is no longer good, in seconds since 1970.
+    pub(crate) fn certificate_until(&self) -> Option<i64> {
+        self.links().tls.until
+    }
+
     fn links(&self) -> MutexGuard<'_, Links> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -363,6 +375,7 @@ impl Shared {
             peers: self.peers.all(),
             egress: self.outlets.report(),
             inside: self.outlets.inside(),
+            certificate_until: self.certificate_until(),
             sample: self.sample.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             now,
         }
@@ -536,6 +549,17 @@ impl Shared {
         lines
     }
 
+    /// Says so if there may be fewer files than connections.
+    fn warn_of_files(&self) {
+        // Each request has one to its client and one to its upstream.
+        let wanted = self.file().proxy.connections.most.saturating_mul(2);
+        if let Some(files) = self.files.filter(|files| *files < wanted) {
+            self.log(&format_args!(
+                "the system allows {files} open files, and proxy.connections.most asks for {wanted}: raise the hard limit (ulimit -Hn)"
+            ));
+        }
+    }
+
     /// By what users are told apart.
     fn users(proxy: &ProxyConfig) -> String {
         let (inside, hops) = (proxy.trust == Trust::Inside, !proxy.edge.trusted.is_empty());
@@ -582,18 +606,25 @@ async fn look(shared: Arc<Shared>) {
     }
 }
 
-/// Reads the file again when it has changed. What is seen is its time, its length and, as tools write a
+/// Reads the file again when it or a certificate that it names has changed. What is seen is its time, its length and, as tools write a
 /// new file and rename it, which file it is; it is read once nothing has changed for one look.
 async fn watch_file(shared: Arc<Shared>) {
     let Some(path) = shared.source.as_ref().and_then(|source| source.path.clone()) else { return };
-    let mut known = stamp(&path);
-    let mut last = known;
+    let look = || {
+        let tls = shared.file().proxy.tls;
+        let files = [tls.cert_file, tls.key_file, tls.client_ca_file, tls.upstream_ca_file];
+        let named = files.into_iter().flatten().filter_map(|path| stamp(Path::new(&path)));
+        stamp(&path).map(|own| (own, named.collect::<Vec<_>>()))
+    };
+    let mut known = look();
+    let mut last = known.clone();
     loop {
         tokio::time::sleep(FILE_LOOK).await;
-        let now = stamp(&path);
+        let now = look();
         if now == last && now != known && now.is_some() {
-            known = now;
             shared.reload_and_tell();
+            // What it names may be other files now.
+            known = look();
         }
         last = now;
     }

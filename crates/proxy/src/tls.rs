@@ -5,7 +5,9 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::time::sleep;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -13,7 +15,10 @@ use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 
+use crate::certificate::Certificate;
 use crate::config::{ClientCertificates, ProxyConfig, Scheme, TlsConfig};
+use crate::log::unix_ms;
+use crate::server::Shared;
 
 /// What is spoken over TLS (RFC 7301).
 pub(crate) const H2: &[u8] = b"h2";
@@ -34,6 +39,8 @@ pub(crate) struct Tls {
     pub(crate) server: Option<Arc<ServerConfig>>,
     /// Towards upstreams.
     pub(crate) client: Option<Arc<ClientConfig>>,
+    /// When the certificate that clients are shown is no longer good, in seconds since 1970.
+    pub(crate) until: Option<i64>,
 }
 
 impl Tls {
@@ -49,7 +56,29 @@ impl Tls {
             Some(scheme) => Some(Arc::new(client(upstream_ca_file.as_deref(), scheme)?)),
             None => None,
         };
-        Ok(Self { server, client })
+        let until = match cert_file {
+            Some(path) => Certificate::read(&certificates(path)?[0]).map(|it| it.until),
+            None => None,
+        };
+        Ok(Self { server, client, until })
+    }
+}
+
+/// Time between two looks at the certificate.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Tells when the certificate that clients are shown is no longer good, a line for each: at the start, after a reload, and when its
+/// time has come.
+pub(crate) async fn tell_expiry(shared: Arc<Shared>) {
+    let mut told = None;
+    loop {
+        let until = shared.certificate_until();
+        let now = i64::try_from(unix_ms() / 1000).unwrap_or(i64::MAX);
+        if until.is_some_and(|until| until < now) && told != until {
+            shared.log(&"the certificate in proxy.tls.cert_file has expired: clients turn it down");
+            told = until;
+        }
+        sleep(LOOK).await;
     }
 }
 

@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -23,13 +24,13 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tidegate_core::balance::{Load, two_choices};
 use tidegate_core::rng::Rng;
 use tidegate_core::{Instant, Span};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::config::{Address, HealthConfig, ProxyConfig, Scheme, Trust, Version};
+use crate::connect::connect;
 use crate::h1::{Connection, Stream, Unanswered};
 use crate::headers;
 use crate::health::{self, Peer, Peers};
@@ -89,6 +90,15 @@ async fn share(
 /// Free connections kept per upstream and thread. Beyond, they are closed: at some 10 kB each,
 /// 10 MB.
 const MOST_IDLE: usize = 1024;
+/// How long a connection is used at least, and by how many steps some are used longer, up to twice as long: by judgement, a
+/// minute or two after its name has got another address.
+const AGE: Duration = Duration::from_secs(60);
+const AGES: usize = 16;
+/// For how long a connection waits for a body that HEAD should not have, which the next answer would begin with. Bodies come right
+/// behind their heads.
+const DOUBT: Span = Span::from_millis(500);
+/// Most of these: whoever sends HEAD after HEAD must not open any number of connections to a service.
+const MOST_IN_DOUBT: usize = 64;
 /// Upstreams tried for one request while none of it has been sent.
 const MOST_TRIED: usize = 3;
 
@@ -415,6 +425,8 @@ pub(crate) async fn probe(
 pub(crate) struct Upstream {
     peer: Arc<Peer>,
     lane: Mutex<Lane>,
+    /// Whose turn it is of the addresses that its name has.
+    turn: AtomicUsize,
 }
 
 /// What changes about an upstream.
@@ -423,16 +435,24 @@ struct Lane {
     load: Load,
     /// Free connections and since when, the freshest last.
     idle: VecDeque<(Box<Connection>, Instant)>,
-    /// The connection that all requests share, where the upstream speaks HTTP/2.
-    shared: Option<http2::SendRequest<Upload>>,
+    /// Those of which a body may come that none should, and since when, the last at the end.
+    in_doubt: VecDeque<(Box<Connection>, Instant)>,
+    /// The connection that all requests share, and until when, where the upstream speaks HTTP/2.
+    shared: Option<(http2::SendRequest<Upload>, tokio::time::Instant)>,
     /// Answers that came, for whoever wonders whether the connection still lives.
     answers: u64,
 }
 
 impl Upstream {
     fn new(peer: Arc<Peer>, now: Instant) -> Self {
-        let lane = Lane { load: Load::new(now), idle: VecDeque::new(), shared: None, answers: 0 };
-        Self { peer, lane: Mutex::new(lane) }
+        let lane = Lane {
+            load: Load::new(now),
+            idle: VecDeque::new(),
+            in_doubt: VecDeque::new(),
+            shared: None,
+            answers: 0,
+        };
+        Self { peer, lane: Mutex::new(lane), turn: AtomicUsize::new(0) }
     }
 
     /// Its address, and how long its answers take.
@@ -472,7 +492,7 @@ impl Upstream {
         let late = |_| io::Error::from(io::ErrorKind::TimedOut);
         let Address { scheme, host, port } = self.peer.address();
         timeout(limit, async {
-            let stream = TcpStream::connect((host.as_str(), *port)).await?;
+            let stream = connect(host, *port, &self.turn).await?;
             stream.set_nodelay(true)?;
             let stream = match tls.filter(|_| scheme.is_secure()) {
                 None => Stream::Plain(stream),
@@ -483,12 +503,20 @@ impl Upstream {
                 }
             };
             match scheme.version() {
-                Version::One => Ok(Sender::One(Box::new(Connection::new(stream)))),
+                Version::One => {
+                    Ok(Sender::One(Box::new(Connection::new(stream, self.end_of_age()))))
+                }
                 Version::Two => self.shake_hands(stream).await,
             }
         })
         .await
         .map_err(late)?
+    }
+
+    /// Until when a connection that is made now is used: not all of them end at once.
+    fn end_of_age(&self) -> tokio::time::Instant {
+        let spread = self.turn.load(Ordering::Relaxed) % AGES;
+        tokio::time::Instant::now() + AGE * u32::try_from(AGES + spread).unwrap_or(1) / AGES as u32
     }
 
     /// How a connection ends is told to whoever waits for an answer, and nobody else's business.
@@ -500,7 +528,7 @@ impl Upstream {
             .map_err(io::Error::other)?;
         tokio::spawn(connection);
         // Of several made at once, the last is kept, and the others end with their requests.
-        self.lane().shared = Some(sender.clone());
+        self.lane().shared = Some((sender.clone(), self.end_of_age()));
         Ok(Sender::Two(sender))
     }
 }
@@ -508,8 +536,9 @@ impl Upstream {
 impl Lane {
     /// The connection that all share, if there is one.
     fn shared(&mut self) -> Option<Sender> {
-        self.shared.take_if(|shared| shared.is_closed());
-        self.shared.clone().map(Sender::Two)
+        let now = tokio::time::Instant::now();
+        self.shared.take_if(|(shared, until)| shared.is_closed() || now >= *until);
+        self.shared.clone().map(|(shared, _)| Sender::Two(shared))
     }
 
     fn take(&mut self, now: Instant, idle_timeout: Span) -> Option<Sender> {
@@ -525,14 +554,26 @@ impl Lane {
 
     fn put(&mut self, sender: Sender, now: Instant) {
         let Sender::One(connection) = sender else { return };
-        if connection.is_free() && self.idle.len() < MOST_IDLE {
-            self.idle.push_back((connection, now));
+        if !connection.is_free() || connection.is_old() {
+            return;
+        }
+        let (free, most) = match connection.is_in_doubt() {
+            true => (&mut self.in_doubt, MOST_IN_DOUBT),
+            false => (&mut self.idle, MOST_IDLE),
+        };
+        if free.len() < most {
+            free.push_back((connection, now));
         }
     }
 
     fn close_old(&mut self, now: Instant, idle_timeout: Span) {
         while self.idle.front().is_some_and(|(_, since)| now.since(*since) >= idle_timeout) {
             self.idle.pop_front();
+        }
+        while self.in_doubt.front().is_some_and(|(_, since)| now.since(*since) >= DOUBT) {
+            let connection = self.in_doubt.pop_front().map(|(connection, _)| connection);
+            let ready = connection.filter(|connection| connection.is_ready());
+            self.idle.extend(ready.map(|connection| (connection, now)));
         }
     }
 }

@@ -23,6 +23,7 @@ use crate::edge::Strangers;
 use crate::egress::WayOut;
 use crate::entry::Ranks;
 use crate::exempt::Exempt;
+use crate::files;
 use crate::health::Peers;
 use crate::inflight::InFlight;
 use crate::metrics::Counters;
@@ -316,12 +317,16 @@ impl Worker {
         let counters = &self.counters;
         counters.accepted.add(1);
         let settings = self.settings();
+        if files::is_scarce(&stream) {
+            return counters.too_many.add(1);
+        }
         let Ok((seat, instead)) = self.seats.take(settings.connections.most) else {
             return counters.too_many.add(1);
         };
         counters.reclaimed.add(instead.into());
-        // A proxy of ours says later whose it is, or speaks for many.
-        if !settings.strangers.hops.trusts(peer) && !self.name(&seat, peer, &settings) {
+        // A proxy of ours says later whose it is, or speaks for many; so does the guarded service, which calls others.
+        let many = self.way_out.is_some() || settings.strangers.hops.trusts(peer);
+        if !many && !self.name(&seat, peer, &settings) {
             return;
         }
         if !settings.pace.allows(self.gate.now()) {

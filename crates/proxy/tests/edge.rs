@@ -80,7 +80,9 @@ fn a_flood_of_health_checks_is_one_request_at_a_time_and_none_is_refused() {
     let (at_once, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (now, peak) = (Arc::clone(&at_once), Arc::clone(&most));
     let upstream = Upstream::start(move |request| {
-        assert_eq!(request.header("accept"), None, "one client's words are not for all");
+        let told = ["accept", "tracestate"].map(|name| request.header(name));
+        assert_eq!(told, [None; 2], "one client's words are not for all");
+        assert_eq!(request.header("user-agent"), Some("tidegate-health"));
         peak.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         let answer = "HTTP/1.1 200 OK\r\nset-cookie: sid=1\r\nx-kept: 1\r\n\
                       content-length: 4\r\n\r\nwell";
@@ -93,7 +95,9 @@ fn a_flood_of_health_checks_is_one_request_at_a_time_and_none_is_refused() {
     for _ in 0..5 {
         let mut flood: Vec<Client> = (0..50).map(|_| sidecar.client()).collect();
         for client in &mut flood {
-            client.send("GET /healthz HTTP/1.1\r\nhost: shop\r\naccept: */*\r\n\r\n");
+            client.send(
+                "GET /healthz HTTP/1.1\r\nhost: shop\r\naccept: */*\r\ntracestate: a=b\r\n\r\n",
+            );
         }
         let mut prober = sidecar.client();
         prober.send("GET /healthz HTTP/1.1\r\nhost: shop\r\nuser-agent: kube-probe/1.33\r\n\r\n");

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 
-use rcgen::{CertifiedKey, generate_simple_self_signed};
+use rcgen::{CertificateParams, CertifiedKey, KeyPair, date_time_ymd, generate_simple_self_signed};
 use support::{Sidecar, Upstream, file, ok};
 use tidegate_proxy::{Address, Source};
 use tokio_rustls::rustls::crypto::ring;
@@ -182,4 +182,35 @@ fn upstreams_speak_tls_and_have_to_be_who_they_are() {
         assert_eq!(reply.status(), status, "{host}: {}", reply.text());
         assert_eq!(reply.text() == "secret", status == 200);
     }
+}
+
+/// An operator learns of it before the clients do.
+#[test]
+fn an_expired_certificate_is_told_of() {
+    let upstream = Upstream::start(|_| ok("served"));
+    let identity = Identity::new("expired");
+    let expires = |sidecar: &Sidecar| {
+        let page = sidecar.admin("/metrics").text();
+        let line = page.lines().find_map(|line| {
+            line.strip_prefix("tidegate_certificate_expires_seconds ")?.parse::<i64>().ok()
+        });
+        line.expect("a date")
+    };
+    let source = {
+        let (config, address) = (identity.config(), upstream.address);
+        Source::new(move || Ok(file(&config, &[address])))
+    };
+    let sidecar = Sidecar::with_source(file(&identity.config(), &[upstream.address]), Some(source));
+    let long = expires(&sidecar);
+    assert!(long > 1_700_000_000, "{long}");
+    let mut params = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
+    params.not_before = date_time_ymd(2001, 1, 1);
+    params.not_after = date_time_ymd(2002, 1, 1);
+    let key = KeyPair::generate().expect("a key");
+    let expired = params.self_signed(&key).expect("signed");
+    std::fs::write(&identity.cert, expired.pem()).expect("it can be written");
+    std::fs::write(&identity.key, key.serialize_pem()).expect("it can be written");
+    sidecar.handle.reload().expect("it can be used, and is told of");
+    assert_eq!(expires(&sidecar), 1_009_843_200);
+    assert_eq!(sidecar.state()["certificate_expires_unix"], 1_009_843_200);
 }

@@ -55,7 +55,15 @@ impl Proxy {
     pub(crate) fn run(self) -> Result<(), Error> {
         let file = self.file().map_err(Error::Input)?;
         let path = self.config.clone().filter(|path| file::is_file(path));
-        let source = path.map(|path| Source::new(move || self.file()).watching(path));
+        // What is no file, such as a pipe, is there once: whoever read it again would wait for ever.
+        let source = path.filter(|path| path.is_file()).map(|path| {
+            let file = path.clone();
+            let read = move || match file.metadata() {
+                Ok(data) if !data.is_file() => Err(format!("{} is no file", file.display())),
+                _ => self.file(),
+            };
+            Source::new(read).watching(path)
+        });
         let server = Server::bind(file, source, seed()).and_then(Server::with_signals);
         let server = server.map_err(|error| match error {
             StartError::Config(_) => Error::Input(error.to_string()),

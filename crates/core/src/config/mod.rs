@@ -30,9 +30,27 @@ pub struct Problem {
 }
 
 impl Problem {
+    /// What is told of a file is for people to read, whatever the file has: a line of a megabyte is cut.
     fn new(field: String, value: String, allowed: String) -> Self {
-        Self { field, value, allowed, line: None }
+        let cut = |text: String| match text.lines().any(|line| line.len() > LONGEST_LINE) {
+            true => text.lines().map(clip).collect::<Vec<_>>().join("\n"),
+            false => text,
+        };
+        Self { field: cut(field), value: cut(value), allowed: cut(allowed), line: None }
     }
+}
+
+/// Longest line of what is told, in bytes: twice as many as all fields of the largest block.
+const LONGEST_LINE: usize = 2_000;
+/// What is left of a longer one.
+const BEGINNING: usize = 200;
+
+/// The beginning of a line that is too long.
+fn clip(line: &str) -> String {
+    if line.len() <= LONGEST_LINE {
+        return line.to_owned();
+    }
+    format!("{}… ({} bytes)", &line[..line.floor_char_boundary(BEGINNING)], line.len())
 }
 
 impl ConfigError {

@@ -10,6 +10,7 @@ use http::header::UPGRADE;
 use http::{Method, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncReadExt, AsyncWrite};
+use tokio::time::Instant;
 
 use super::body::Rest;
 use super::head::{self, Asked, Framing};
@@ -38,6 +39,10 @@ pub(crate) struct Connection {
     keeps: bool,
     /// Whether it has carried one.
     used: bool,
+    /// Whether the last one was HEAD.
+    head: bool,
+    /// When it has had its time, and carries no other request.
+    until: Instant,
 }
 
 /// Why there is no answer.
@@ -50,9 +55,29 @@ pub(crate) struct Unanswered {
 }
 
 impl Connection {
-    pub(crate) fn new(stream: Stream) -> Self {
-        let (input, output) = (BytesMut::new(), BytesMut::new());
-        Self { stream, input, output, upload: None, rest: Rest::Nothing, keeps: true, used: false }
+    /// One that is used `until` then.
+    pub(crate) fn new(stream: Stream, until: Instant) -> Self {
+        Self {
+            stream,
+            input: BytesMut::new(),
+            output: BytesMut::new(),
+            upload: None,
+            rest: Rest::Nothing,
+            keeps: true,
+            used: false,
+            head: false,
+            until,
+        }
+    }
+
+    /// Whether it has had its time.
+    pub(crate) fn is_old(&self) -> bool {
+        Instant::now() >= self.until
+    }
+
+    /// Whether a body may follow that none should: some servers send one for HEAD all the same.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.head
     }
 
     /// Whether it is free and open. To be asked before a request is sent.
@@ -76,6 +101,7 @@ impl Connection {
             head: request.method() == Method::HEAD,
             upgrade: request.headers().contains_key(UPGRADE),
         };
+        self.head = asked.head;
         self.output.clear();
         spare::take(&mut self.output, &spare::OUTPUT, HEAD);
         let framing = head::write(request, &mut self.output);
