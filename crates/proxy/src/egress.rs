@@ -46,7 +46,6 @@ use crate::worker::{Settings, Worker};
 type Answer = Response<ProxyBody>;
 
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
-const ENVOY_TIMEOUT: HeaderName = HeaderName::from_static("x-envoy-expected-rq-timeout-ms");
 
 /// Longest time for the rest of a refusal that nobody wants any more, so that its connection can be used again.
 const REST: Duration = Duration::from_secs(1);
@@ -296,18 +295,14 @@ impl<'a> Outgoing<'a> {
             return;
         }
         let left = context.deadline.since(now);
-        let millis = || HeaderValue::from(left.as_nanos() / 1_000_000);
-        if self.grpc {
+        wire::shorten_timeouts(headers, left);
+        if self.grpc && !headers.contains_key(GRPC_TIMEOUT) {
             let text = HeaderValue::try_from(wire::grpc_timeout_text(left));
             headers.insert(GRPC_TIMEOUT, text.expect("digits and a letter"));
         }
-        if headers.contains_key(ENVOY_TIMEOUT) {
-            headers.insert(ENVOY_TIMEOUT, millis());
-        }
-        if let Some(Ok(name)) =
-            self.terms.egress.deadline_header.as_ref().map(|name| name.parse::<HeaderName>())
-        {
-            headers.insert(name, millis());
+        let named = self.terms.egress.deadline_header.as_ref();
+        if let Some(Ok(name)) = named.map(|name| name.parse::<HeaderName>()) {
+            headers.insert(name, HeaderValue::from(left.as_nanos() / 1_000_000));
         }
     }
 

@@ -248,7 +248,7 @@ pub(crate) async fn forward(
     let left = (context.deadline != Instant::FAR).then(|| context.deadline.since(now));
     left.into_iter().for_each(|left| wire::shorten_timeouts(request.headers_mut(), left));
     let limit = left.map(Duration::from);
-    let (head, patience) = (request.method() == Method::HEAD, settings.body_timeout.into());
+    let head = request.method() == Method::HEAD;
     match settings.upstreams.send(|| worker.gate.now(), request, limit, None).await {
         Ok((response, call)) => {
             sent.answered(&response);
@@ -259,7 +259,7 @@ pub(crate) async fn forward(
                     begin_tunnel(worker, peer, client, response, call, (entry, listed))
                 }
                 _ => {
-                    let response = complete(response, head, patience);
+                    let response = complete(response, head, settings.body_timeout.into());
                     let (entry, said) = Said::of(worker, entry, &listed, status);
                     let mut answer = answer(worker, response, call, (entry, listed, span));
                     if let Some(said) = said {

@@ -589,3 +589,35 @@ fn deadlines_travel_in_all_words_and_only_grow_shorter() {
         }
     }
 }
+
+/// Neither the entry nor what is between waits longer than the deadline for a process that hangs, and a third way
+/// is not blocked by it.
+#[test]
+fn a_process_that_is_paused_costs_no_more_than_the_deadline() {
+    let paused = Upstream::raw(|mut client| while client.try_reply(false).is_ok() {});
+    let second = Hop::start("trust = 'inside'", OPEN, &[paused.address], &["traceparent"]);
+    let first = Hop::start("trust = 'inside'", OPEN, &[second.listen()], &["traceparent"]);
+    let reply = Client::connect(first.listen()).get("/", "overload-context: d=300\r\n");
+    assert_eq!(reply.status(), 504);
+    for hop in [&first, &second] {
+        hop.sidecar.wait_until_empty();
+        hop.sidecar.wait_for("nobody inside", |state| state["inside"] == 0);
+    }
+    assert_eq!(second.egress()["failures"]["late"], 1, "{}", second.egress());
+}
+
+/// A workflow for each request: the tables of names and rates are full, and everything is served.
+#[test]
+fn more_workflows_than_there_is_room_for_are_served_without_a_name() {
+    let (asked, leaf) = leaf();
+    let rest = format!("{OPEN}[gate.workflow]\n");
+    let hop = Hop::start("trust = 'inside'", &rest, &[leaf.address], &["traceparent"]);
+    let mut client = Client::connect(hop.listen());
+    for n in 0..1_100 {
+        let head = format!("overload-context: r=(7 3), w=\"w{n}\"\r\n");
+        assert_eq!(client.get("/", &head).status(), 200);
+    }
+    let asked = asked.lock().unwrap();
+    assert_eq!(told(&asked[1_000]).0, "(7 3) \"w1000\" ");
+    assert_eq!(told(&asked[1_099]).0, "(7 3)  ");
+}
