@@ -1,0 +1,206 @@
+//! The whole store as processes, under load, with and without control.
+
+use std::error::Error;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::{env, fs, process};
+
+use serde_json::Value;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// What the sidecars do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Control {
+    /// Everything passes; sidecars only pass it on.
+    Nothing,
+    /// `tide` and credits: by rank.
+    Credits,
+    /// Rates along the graph: by workflow.
+    Rates,
+}
+
+impl Control {
+    const ALL: [(Self, &'static str); 3] =
+        [(Self::Nothing, "none"), (Self::Credits, "tide, credit"), (Self::Rates, "rates")];
+
+    /// Gate and throttle of a sidecar before so many workers.
+    fn blocks(self, workers: u32) -> (String, &'static str) {
+        let slots = format!("[gate.slots]\nslots = 'fixed'\ncount = {workers}\n");
+        match self {
+            Self::Nothing => {
+                let wide = "[gate.admission]\npolicy = 'open'\n[gate.slots]\nslots = 'fixed'\ncount = 100000\n";
+                (wide.to_owned(), "")
+            }
+            Self::Credits => {
+                let tide = "[gate.admission]\npolicy = 'tide'\nobjective = '200ms'\n";
+                (format!("{tide}{slots}"), "throttle = 'credit'\n")
+            }
+            Self::Rates => {
+                let open = "[gate.admission]\npolicy = 'open'\n[gate.workflow]\n";
+                (format!("{open}{slots}"), "throttle = 'rate'\nrate = 1000000.0\n")
+            }
+        }
+    }
+}
+
+/// A tier: its name, workers, and mean time in milliseconds.
+const TIERS: [(&str, u32, f64); 4] =
+    [("front", 32, 1.0), ("auth", 8, 4.0), ("partition", 16, 2.0), ("extent", 2, 10.0)];
+/// Reads per second that the extents can do.
+const CAPACITY: f64 = 200.0;
+/// Logins per second: a quarter of what `auth` can do with the reads that are served.
+const LOGINS: f64 = 100.0;
+
+/// Prints the table.
+pub(crate) fn show(seconds: u32) -> Result<()> {
+    println!("| control | reads | answered, of capacity | worked in vain | logins answered |");
+    println!("|---|---|---|---|---|");
+    for (control, name) in Control::ALL {
+        for load in [2.0, 4.0] {
+            let store = Store::start(control)?;
+            let flows = [format!("/read={}", load * CAPACITY), format!("/login={LOGINS}@4")];
+            // The first seconds find the rates; what they were like is not of interest here.
+            store.load("3", &flows)?;
+            let before = store.worked()?;
+            let told = store.load(&seconds.to_string(), &flows)?;
+            let worked = store.worked()? - before;
+            let of = |path: &str, what: &str| told[path]["became"][what].as_f64().unwrap_or(0.0);
+            let (reads, logins) = (of("/read", "answered"), of("/login", "answered"));
+            // An answered read is worked on by three tiers, a login by two.
+            let in_vain = 1.0 - (3.0 * reads + 2.0 * logins) / worked;
+            let percent = |part: f64| format!("{:.0} %", 100.0 * part);
+            println!(
+                "| {name} | {load} × | {} | {} | {} |",
+                percent(reads / CAPACITY / f64::from(seconds)),
+                percent(in_vain),
+                percent(logins / told["/login"]["sent"].as_f64().unwrap_or(f64::NAN)),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// All tiers and their sidecars; ended when it is dropped.
+#[derive(Debug)]
+struct Store {
+    processes: Vec<Child>,
+    entry: String,
+    tiers: Vec<String>,
+    folder: PathBuf,
+}
+
+impl Store {
+    fn start(control: Control) -> Result<Self> {
+        let folder = env::temp_dir().join(format!("tidegate-storage-{}", process::id()));
+        fs::create_dir_all(&folder)?;
+        let (processes, tiers) = (Vec::new(), Vec::new());
+        let mut store = Self { processes, entry: String::new(), tiers, folder };
+        // From the end to the front: whom a tier calls is there before it.
+        let extent = store.tier(control, 3, &[])?;
+        let partition = store.tier(control, 2, &[("extent", &extent, &["/read=/read"])])?;
+        let auth = store.tier(control, 1, &[])?;
+        let calls = [
+            ("auth", &*auth, &["/login=/check"][..]),
+            ("partition", &*partition, &["/read=/read"]),
+        ];
+        store.entry = store.tier(control, 0, &calls)?;
+        Ok(store)
+    }
+
+    /// Starts a tier and its sidecar, and tells where that listens. Of each service called: its name,
+    /// where its sidecar listens, and the routes `PATH=PATH` that call it.
+    fn tier(
+        &mut self,
+        control: Control,
+        number: usize,
+        calls: &[(&str, &str, &[&str])],
+    ) -> Result<String> {
+        let (name, workers, mean) = TIERS[number];
+        let (gate, throttle) = control.blocks(workers);
+        let mut ways = String::new();
+        let mut routes = Vec::new();
+        for (callee, at, paths) in calls {
+            let listen = free_address()?;
+            ways += &format!(
+                "[[proxy.egress]]\nname = '{callee}'\nlisten = '{listen}'\n\
+                 upstreams = ['http://{at}']\n"
+            );
+            if !throttle.is_empty() {
+                ways += &format!("[proxy.egress.caller.throttle]\n{throttle}");
+            }
+            routes.extend(paths.iter().filter_map(|path| {
+                let (path, called) = path.split_once('=')?;
+                Some(format!("{path}=http://{listen}{called}"))
+            }));
+        }
+        let mut words = vec!["tier".to_owned(), "127.0.0.1:0".to_owned()];
+        words.extend([workers.to_string(), mean.to_string()]);
+        words.extend(routes);
+        let service = self.run(&words)?;
+        let (listen, admin) = (free_address()?, free_address()?);
+        let file = self.folder.join(format!("{name}.toml"));
+        let config = format!(
+            "[proxy]\nlisten = '{listen}'\nadmin = '{admin}'\nupstreams = ['http://{service}']\n\
+             trust = 'inside'\nthreads = 1\nlog = 'none'\n{ways}{gate}"
+        );
+        fs::write(&file, config)?;
+        let program = env::current_exe()?;
+        let sidecar = Command::new(program).arg("sidecar").arg(&file).stdin(Stdio::null()).spawn()?;
+        self.processes.push(sidecar);
+        self.tiers.push(service);
+        // It is there once it accepts.
+        while std::net::TcpStream::connect(&listen).is_err() {
+            std::thread::yield_now();
+        }
+        Ok(listen)
+    }
+
+    /// Starts a process of ours and waits for the first line it says.
+    fn run(&mut self, words: &[String]) -> Result<String> {
+        let mut command = Command::new(env::current_exe()?);
+        let mut child = command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let output = child.stdout.take().ok_or("a pipe")?;
+        self.processes.push(child);
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line)?;
+        Ok(line.trim().to_owned())
+    }
+
+    fn load(&self, seconds: &str, flows: &[String]) -> Result<Value> {
+        let url = format!("http://{}", self.entry);
+        let mut command = Command::new(env::current_exe()?);
+        let output = command.args(["load", &url, seconds]).args(flows).output()?;
+        Ok(serde_json::from_slice(&output.stdout)?)
+    }
+
+    /// Requests that all tiers together have worked on.
+    fn worked(&self) -> Result<f64> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let client = crate::client::Client::default();
+        let mut sum = 0.0;
+        for tier in &self.tiers {
+            let url = format!("http://{tier}/worked").parse()?;
+            let asked = runtime.block_on(client.get(&url, http::HeaderMap::new()));
+            let (_, _, body) = asked.map_err(|error| error.to_string())?;
+            sum += std::str::from_utf8(&body)?.parse::<f64>()?;
+        }
+        Ok(sum)
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        for process in &mut self.processes {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// An address of this machine that nobody listens at.
+fn free_address() -> Result<String> {
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
+}
