@@ -50,9 +50,7 @@ impl Client {
         std::iter::from_fn(|| free.pop()).find(SendRequest::is_ready)
     }
 
-    fn lock(
-        &self,
-    ) -> std::sync::MutexGuard<'_, BTreeMap<String, Vec<SendRequest<Empty<Bytes>>>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Vec<SendRequest<Empty<Bytes>>>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

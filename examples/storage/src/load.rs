@@ -57,7 +57,8 @@ pub(crate) async fn run(url: &str, seconds: f64, flows: &[Flow]) -> Result<Value
         let client = client.clone();
         sent.spawn(async move {
             // Late is late, also if it was sent late.
-            let answer = timeout(DEADLINE.saturating_sub(due.elapsed()), client.get(&url, headers)).await;
+            let answer =
+                timeout(DEADLINE.saturating_sub(due.elapsed()), client.get(&url, headers)).await;
             let became = match answer {
                 Err(_) => "late",
                 Ok(Err(_)) => "failed",

@@ -23,16 +23,14 @@ mod load;
 mod show;
 mod tier;
 
-use std::error::Error;
-
 use tidegate_proxy::{File, Server};
 
 const USAGE: &str = "storage tier LISTEN WORKERS MEAN_MS [PATH=URL,URL…]…
 storage sidecar FILE
 storage load URL SECONDS PATH=RATE[@BUSINESS]…
-storage show [SECONDS]";
+storage show [SECONDS [json]]";
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), client::Failure> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -51,8 +49,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             let told = runtime()?.block_on(load::run(url, seconds.parse()?, &flows))?;
             println!("{told}");
         }
-        ["show"] => show::show(5)?,
-        ["show", seconds] => show::show(seconds.parse()?)?,
+        ["show"] => show::show(5, false)?,
+        ["show", seconds] => show::show(seconds.parse()?, false)?,
+        ["show", seconds, "json"] => show::show(seconds.parse()?, true)?,
         _ => return Err(USAGE.into()),
     }
     Ok(())

@@ -1,14 +1,15 @@
 //! The whole store as processes, under load, with and without control.
 
-use std::error::Error;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::{env, fs, process};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
+use crate::client::{Client, Failure};
+
+type Result<T> = std::result::Result<T, Failure>;
 
 /// What the sidecars do.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -53,33 +54,46 @@ const CAPACITY: f64 = 200.0;
 /// Logins per second: a quarter of what `auth` can do with the reads that are served.
 const LOGINS: f64 = 100.0;
 
-/// Prints the table.
-pub(crate) fn show(seconds: u32) -> Result<()> {
-    println!("| control | reads | answered, of capacity | worked in vain | logins answered |");
-    println!("|---|---|---|---|---|");
+/// Measures everything for so long each, and prints a table or one JSON object per line.
+pub(crate) fn show(seconds: u32, as_json: bool) -> Result<()> {
+    if !as_json {
+        println!("| control | reads | answered, of capacity | worked in vain | logins answered |");
+        println!("|---|---|---|---|---|");
+    }
     for (control, name) in Control::ALL {
         for load in [2.0, 4.0] {
-            let store = Store::start(control)?;
-            let flows = [format!("/read={}", load * CAPACITY), format!("/login={LOGINS}@4")];
-            // The first seconds find the rates; what they were like is not of interest here.
-            store.load("3", &flows)?;
-            let before = store.worked()?;
-            let told = store.load(&seconds.to_string(), &flows)?;
-            let worked = store.worked()? - before;
-            let of = |path: &str, what: &str| told[path]["became"][what].as_f64().unwrap_or(0.0);
-            let (reads, logins) = (of("/read", "answered"), of("/login", "answered"));
-            // An answered read is worked on by three tiers, a login by two.
-            let in_vain = 1.0 - (3.0 * reads + 2.0 * logins) / worked;
-            let percent = |part: f64| format!("{:.0} %", 100.0 * part);
-            println!(
-                "| {name} | {load} × | {} | {} | {} |",
-                percent(reads / CAPACITY / f64::from(seconds)),
-                percent(in_vain),
-                percent(logins / told["/login"]["sent"].as_f64().unwrap_or(f64::NAN)),
-            );
+            let row = measure(control, load, seconds)?;
+            if as_json {
+                println!("{}", json!({ "control": name, "load": load, "row": row }));
+                continue;
+            }
+            let percent =
+                |what: &str| format!("{:.0} %", 100.0 * row[what].as_f64().unwrap_or(0.0));
+            let cells = ["of_capacity", "in_vain", "logins"].map(percent);
+            println!("| {name} | {load} × | {} |", cells.join(" | "));
         }
     }
     Ok(())
+}
+
+/// A store of its own under so many times the reads that it can do.
+fn measure(control: Control, load: f64, seconds: u32) -> Result<Value> {
+    let store = Store::start(control)?;
+    let flows = [format!("/read={}", load * CAPACITY), format!("/login={LOGINS}@4")];
+    // The first seconds find the rates; what they were like is not of interest here.
+    store.load("3", &flows)?;
+    let before = store.worked()?;
+    let told = store.load(&seconds.to_string(), &flows)?;
+    let worked = store.worked()? - before;
+    let of = |path: &str, what: &str| told[path]["became"][what].as_f64().unwrap_or(0.0);
+    let (reads, logins) = (of("/read", "answered"), of("/login", "answered"));
+    Ok(json!({
+        "of_capacity": reads / CAPACITY / f64::from(seconds),
+        // An answered read is worked on by three tiers, a login by two.
+        "in_vain": 1.0 - (3.0 * reads + 2.0 * logins) / worked,
+        "logins": logins / told["/login"]["sent"].as_f64().unwrap_or(f64::NAN),
+        "became": told,
+    }))
 }
 
 /// All tiers and their sidecars; ended when it is dropped.
@@ -147,7 +161,8 @@ impl Store {
         );
         fs::write(&file, config)?;
         let program = env::current_exe()?;
-        let sidecar = Command::new(program).arg("sidecar").arg(&file).stdin(Stdio::null()).spawn()?;
+        let sidecar =
+            Command::new(program).arg("sidecar").arg(&file).stdin(Stdio::null()).spawn()?;
         self.processes.push(sidecar);
         self.tiers.push(service);
         // It is there once it accepts.
@@ -178,12 +193,12 @@ impl Store {
     /// Requests that all tiers together have worked on.
     fn worked(&self) -> Result<f64> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let client = crate::client::Client::default();
+        let client = Client::default();
         let mut sum = 0.0;
         for tier in &self.tiers {
             let url = format!("http://{tier}/worked").parse()?;
             let asked = runtime.block_on(client.get(&url, http::HeaderMap::new()));
-            let (_, _, body) = asked.map_err(|error| error.to_string())?;
+            let (_, _, body) = asked?;
             sum += std::str::from_utf8(&body)?.parse::<f64>()?;
         }
         Ok(sum)

@@ -4,6 +4,7 @@
 //! only relative to each other, on a machine that does nothing else.
 
 mod config;
+mod graph;
 mod http;
 mod overload;
 mod process;
@@ -16,7 +17,7 @@ use serde_json::Value;
 use crate::run::Result;
 
 /// What can be compared.
-pub(crate) const NAMES: &str = "proxy, overload, tasks, http, rpc";
+pub(crate) const NAMES: &str = "proxy, overload, tasks, http, rpc, graph";
 
 /// Runs the comparison called `name` and prints it as a table, or as one JSON object per line.
 pub(crate) fn peers(name: &str, json: bool) -> Result {
@@ -31,6 +32,7 @@ pub(crate) fn peers(name: &str, json: bool) -> Result {
     match name {
         "proxy" => proxy::compare().map(|rows| print(&proxy::COLUMNS, &rows)),
         "overload" => overload::compare().map(|rows| print(&overload::COLUMNS, &rows)),
+        "graph" => graph::compare().map(|rows| print(&graph::COLUMNS, &rows)),
         "http" => http::check(),
         "rpc" => rpc::compare().map(|rows| print(&rpc::COLUMNS, &rows)),
         "tasks" => tasks::compare().map(|rows| print(&tasks::COLUMNS, &rows)),
