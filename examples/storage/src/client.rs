@@ -1,7 +1,7 @@
 //! A client of HTTP/1.1 that keeps its connections.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode, Uri};
@@ -13,9 +13,12 @@ use tokio::net::TcpStream;
 /// Whatever goes wrong.
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Connections that are free, by host. Clones are the same client.
+/// Connections that are free, by host.
+type Free = BTreeMap<String, Vec<SendRequest<Empty<Bytes>>>>;
+
+/// Keeps connections. Clones are the same client.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Client(Arc<Mutex<BTreeMap<String, Vec<SendRequest<Empty<Bytes>>>>>>);
+pub(crate) struct Client(Arc<Mutex<Free>>);
 
 impl Client {
     /// Status, headers and body of an answer.
@@ -50,7 +53,7 @@ impl Client {
         std::iter::from_fn(|| free.pop()).find(SendRequest::is_ready)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Vec<SendRequest<Empty<Bytes>>>>> {
+    fn lock(&self) -> MutexGuard<'_, Free> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -81,6 +81,24 @@ pub(crate) async fn run(url: &str, seconds: f64, flows: &[Flow]) -> Result<Value
     Ok(told.collect::<serde_json::Map<_, _>>().into())
 }
 
+/// Answers per second, if so many ask again whenever they are answered.
+pub(crate) async fn capacity(url: &str, clients: usize, seconds: f64) -> Result<Value, Failure> {
+    let (client, url) = (Client::default(), url.parse::<Uri>()?);
+    let end = Instant::now() + Duration::from_secs_f64(seconds);
+    let ask = |_| {
+        let (client, url) = (client.clone(), url.clone());
+        async move {
+            let mut answers = 0_u64;
+            while Instant::now() < end && client.get(&url, HeaderMap::new()).await.is_ok() {
+                answers += 1;
+            }
+            answers
+        }
+    };
+    let answers: u64 = (0..clients).map(ask).collect::<JoinSet<_>>().join_all().await.iter().sum();
+    Ok(json!({ "requests_per_s": answers as f64 / seconds }))
+}
+
 /// What the entry is told: it trusts this load.
 fn headers(flow: &Flow, user: u64) -> Result<HeaderMap, Failure> {
     let workflow = flow.path.trim_start_matches('/');

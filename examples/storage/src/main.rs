@@ -28,6 +28,7 @@ use tidegate_proxy::{File, Server};
 const USAGE: &str = "storage tier LISTEN WORKERS MEAN_MS [PATH=URL,URL…]…
 storage sidecar FILE
 storage load URL SECONDS PATH=RATE[@BUSINESS]…
+storage capacity URL CLIENTS SECONDS
 storage show [SECONDS [json]]";
 
 fn main() -> Result<(), client::Failure> {
@@ -48,6 +49,10 @@ fn main() -> Result<(), client::Failure> {
             let flows = flows.iter().map(|flow| flow.parse()).collect::<Result<Vec<_>, _>>()?;
             let told = runtime()?.block_on(load::run(url, seconds.parse()?, &flows))?;
             println!("{told}");
+        }
+        ["capacity", url, clients, seconds] => {
+            let measured = load::capacity(url, clients.parse()?, seconds.parse()?);
+            println!("{}", runtime()?.block_on(measured)?);
         }
         ["show"] => show::show(5, false)?,
         ["show", seconds] => show::show(seconds.parse()?, false)?,

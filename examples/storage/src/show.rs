@@ -20,28 +20,29 @@ pub(crate) enum Control {
     Credits,
     /// Rates along the graph: by workflow.
     Rates,
+    /// Rates, and what they let through by rank.
+    Both,
 }
 
 impl Control {
-    const ALL: [(Self, &'static str); 3] =
-        [(Self::Nothing, "none"), (Self::Credits, "tide, credit"), (Self::Rates, "rates")];
+    const ALL: [(Self, &'static str); 4] = [
+        (Self::Nothing, "none"),
+        (Self::Credits, "tide, credit"),
+        (Self::Rates, "rates"),
+        (Self::Both, "tide, rates"),
+    ];
 
     /// Gate and throttle of a sidecar before so many workers.
     fn blocks(self, workers: u32) -> (String, &'static str) {
+        let open = "[gate.admission]\npolicy = 'open'\n";
+        let tide = "[gate.admission]\npolicy = 'tide'\nobjective = '200ms'\n";
+        let rate = "throttle = 'rate'\nrate = 1000000.0\n";
         let slots = format!("[gate.slots]\nslots = 'fixed'\ncount = {workers}\n");
         match self {
-            Self::Nothing => {
-                let wide = "[gate.admission]\npolicy = 'open'\n[gate.slots]\nslots = 'fixed'\ncount = 100000\n";
-                (wide.to_owned(), "")
-            }
-            Self::Credits => {
-                let tide = "[gate.admission]\npolicy = 'tide'\nobjective = '200ms'\n";
-                (format!("{tide}{slots}"), "throttle = 'credit'\n")
-            }
-            Self::Rates => {
-                let open = "[gate.admission]\npolicy = 'open'\n[gate.workflow]\n";
-                (format!("{open}{slots}"), "throttle = 'rate'\nrate = 1000000.0\n")
-            }
+            Self::Nothing => (format!("{open}[gate.slots]\nslots = 'fixed'\ncount = 100000\n"), ""),
+            Self::Credits => (format!("{tide}{slots}"), "throttle = 'credit'\n"),
+            Self::Rates => (format!("{open}[gate.workflow]\n{slots}"), rate),
+            Self::Both => (format!("{tide}[gate.workflow]\n{slots}"), rate),
         }
     }
 }
@@ -49,9 +50,7 @@ impl Control {
 /// A tier: its name, workers, and mean time in milliseconds.
 const TIERS: [(&str, u32, f64); 4] =
     [("front", 32, 1.0), ("auth", 8, 4.0), ("partition", 16, 2.0), ("extent", 2, 10.0)];
-/// Reads per second that the extents can do.
-const CAPACITY: f64 = 200.0;
-/// Logins per second: a quarter of what `auth` can do with the reads that are served.
+/// Logins per second: a small part of what `auth` can do.
 const LOGINS: f64 = 100.0;
 
 /// Measures everything for so long each, and prints a table or one JSON object per line.
@@ -60,9 +59,11 @@ pub(crate) fn show(seconds: u32, as_json: bool) -> Result<()> {
         println!("| control | reads | answered, of capacity | worked in vain | logins answered |");
         println!("|---|---|---|---|---|");
     }
+    let capacity = capacity()?;
+    eprintln!("{capacity:.0} reads per second can be done");
     for (control, name) in Control::ALL {
         for load in [2.0, 4.0] {
-            let row = measure(control, load, seconds)?;
+            let row = measure(control, load * capacity, capacity, seconds)?;
             if as_json {
                 println!("{}", json!({ "control": name, "load": load, "row": row }));
                 continue;
@@ -76,10 +77,20 @@ pub(crate) fn show(seconds: u32, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-/// A store of its own under so many times the reads that it can do.
-fn measure(control: Control, load: f64, seconds: u32) -> Result<Value> {
+/// Reads per second that the extents can do, by themselves: timers are late, and more so on a busy machine.
+fn capacity() -> Result<f64> {
+    let mut store = Store::empty()?;
+    let (_, workers, mean) = TIERS[3];
+    let words = ["tier", "127.0.0.1:0", &workers.to_string(), &mean.to_string()];
+    let at = store.run(&words.map(str::to_owned))?;
+    let told = ask(&["capacity", &format!("http://{at}/read"), "8", "3"], &[])?;
+    told["requests_per_s"].as_f64().ok_or_else(|| "no capacity".into())
+}
+
+/// A store of its own under so many reads per second, of which it can do `capacity`.
+fn measure(control: Control, reads: f64, capacity: f64, seconds: u32) -> Result<Value> {
     let store = Store::start(control)?;
-    let flows = [format!("/read={}", load * CAPACITY), format!("/login={LOGINS}@4")];
+    let flows = [format!("/read={reads}"), format!("/login={LOGINS}@4")];
     // The first seconds find the rates; what they were like is not of interest here.
     store.load("3", &flows)?;
     let before = store.worked()?;
@@ -88,7 +99,7 @@ fn measure(control: Control, load: f64, seconds: u32) -> Result<Value> {
     let of = |path: &str, what: &str| told[path]["became"][what].as_f64().unwrap_or(0.0);
     let (reads, logins) = (of("/read", "answered"), of("/login", "answered"));
     Ok(json!({
-        "of_capacity": reads / CAPACITY / f64::from(seconds),
+        "of_capacity": reads / capacity / f64::from(seconds),
         // An answered read is worked on by three tiers, a login by two.
         "in_vain": 1.0 - (3.0 * reads + 2.0 * logins) / worked,
         "logins": logins / told["/login"]["sent"].as_f64().unwrap_or(f64::NAN),
@@ -106,11 +117,15 @@ struct Store {
 }
 
 impl Store {
-    fn start(control: Control) -> Result<Self> {
+    fn empty() -> Result<Self> {
         let folder = env::temp_dir().join(format!("tidegate-storage-{}", process::id()));
         fs::create_dir_all(&folder)?;
         let (processes, tiers) = (Vec::new(), Vec::new());
-        let mut store = Self { processes, entry: String::new(), tiers, folder };
+        Ok(Self { processes, entry: String::new(), tiers, folder })
+    }
+
+    fn start(control: Control) -> Result<Self> {
+        let mut store = Self::empty()?;
         // From the end to the front: whom a tier calls is there before it.
         let extent = store.tier(control, 3, &[])?;
         let partition = store.tier(control, 2, &[("extent", &extent, &["/read=/read"])])?;
@@ -184,10 +199,7 @@ impl Store {
     }
 
     fn load(&self, seconds: &str, flows: &[String]) -> Result<Value> {
-        let url = format!("http://{}", self.entry);
-        let mut command = Command::new(env::current_exe()?);
-        let output = command.args(["load", &url, seconds]).args(flows).output()?;
-        Ok(serde_json::from_slice(&output.stdout)?)
+        ask(&["load", &format!("http://{}", self.entry), seconds], flows)
     }
 
     /// Requests that all tiers together have worked on.
@@ -213,6 +225,12 @@ impl Drop for Store {
         }
         let _ = fs::remove_dir_all(&self.folder);
     }
+}
+
+/// What a process of ours says at its end.
+fn ask(words: &[&str], more: &[String]) -> Result<Value> {
+    let output = Command::new(env::current_exe()?).args(words).args(more).output()?;
+    Ok(serde_json::from_slice(&output.stdout)?)
 }
 
 /// An address of this machine that nobody listens at.
