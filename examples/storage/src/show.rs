@@ -20,17 +20,11 @@ pub(crate) enum Control {
     Credits,
     /// Rates along the graph: by workflow.
     Rates,
-    /// Rates, and what they let through by rank.
-    Both,
 }
 
 impl Control {
-    const ALL: [(Self, &'static str); 4] = [
-        (Self::Nothing, "none"),
-        (Self::Credits, "tide, credit"),
-        (Self::Rates, "rates"),
-        (Self::Both, "tide, rates"),
-    ];
+    const ALL: [(Self, &'static str); 3] =
+        [(Self::Nothing, "none"), (Self::Credits, "tide, credit"), (Self::Rates, "rates")];
 
     /// Gate and throttle of a sidecar before so many workers.
     fn blocks(self, workers: u32) -> (String, &'static str) {
@@ -41,8 +35,8 @@ impl Control {
         match self {
             Self::Nothing => (format!("{open}[gate.slots]\nslots = 'fixed'\ncount = 100000\n"), ""),
             Self::Credits => (format!("{tide}{slots}"), "throttle = 'credit'\n"),
-            Self::Rates => (format!("{open}[gate.workflow]\n{slots}"), rate),
-            Self::Both => (format!("{tide}[gate.workflow]\n{slots}"), rate),
+            // A line at the entry leaves less of the deadline for the rest of the way.
+            Self::Rates => (format!("{open}[gate.workflow]\nhold = '50ms'\n{slots}"), rate),
         }
     }
 }
