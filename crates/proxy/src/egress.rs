@@ -186,7 +186,7 @@ impl<'a> Outgoing<'a> {
         request: &Request<Upload>,
     ) -> Self {
         let (headers, now) = (request.headers(), worker.gate.now());
-        let found = way.inside.find(headers);
+        let found = way.inside.find(now, headers);
         // A service that knows us may have changed what it copied, or call for nobody in particular.
         let told = wire::context_of(headers, now, &worker.names).and_then(Result::ok);
         let matched = match (&found, told) {

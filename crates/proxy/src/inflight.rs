@@ -13,10 +13,13 @@
 //! for ever. Then the least important rank and the shortest deadline of them count, so that nothing is gained by
 //! sharing one. What is not listed is not matched: an id of yesterday, or of another process, means nothing.
 //!
+//! **A client that leaves does not stop its service**, which goes on to call for nobody. Such a request stays listed for
+//! a moment, so that its calls have its rank, and are refused once its deadline has passed.
+//!
 //! The table also knows for how long a request has waited for its own calls, so that the rest of its time
 //! is the service's own, and whether one of them was refused for good.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -31,6 +34,9 @@ const MOST: usize = 1 << 16;
 const LONGEST_ID: usize = 128;
 /// Longest `overload-context` that is listed: ours have at most 420 bytes.
 const LONGEST_CONTEXT: usize = 512;
+
+/// How long a request that was given up stays listed: services that go on for longer are not asked by many.
+const LINGER: Span = Span::from_secs(2);
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
@@ -71,6 +77,10 @@ pub(crate) struct InFlight {
 struct Table {
     requests: BTreeMap<u64, Inside>,
     ids: BTreeMap<Id, Sharing>,
+    /// Requests that were given up, by when they are forgotten.
+    gone: VecDeque<(Instant, u64)>,
+    /// The latest moment heard of.
+    now: Instant,
     next: u64,
     rng: Rng,
 }
@@ -136,8 +146,15 @@ pub(crate) struct Found {
 
 impl InFlight {
     pub(crate) fn new(seed: u64) -> Self {
-        let (requests, ids) = (BTreeMap::new(), BTreeMap::new());
-        Self { table: Mutex::new(Table { requests, ids, next: 0, rng: Rng::new(seed) }) }
+        let table = Table {
+            requests: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            gone: VecDeque::new(),
+            now: Instant::ZERO,
+            next: 0,
+            rng: Rng::new(seed),
+        };
+        Self { table: Mutex::new(table) }
     }
 
     /// Sees to it that a request has ids: those it lacks are made, and of strangers all are. Of the traces that begin
@@ -178,8 +195,11 @@ impl InFlight {
     ) -> Listed {
         let ids: Vec<Id> = By::ALL.into_iter().filter_map(|by| Id::of(headers, by)).collect();
         let mut table = self.lock();
+        table.forget(now);
         if table.requests.len() >= MOST {
-            return Listed { of: None };
+            // Whoever is here is worth more than who has gone.
+            let Some((_, oldest)) = table.gone.pop_front() else { return Listed::default() };
+            table.strike(oldest);
         }
         let number = table.next;
         table.next += 1;
@@ -204,8 +224,9 @@ impl InFlight {
     }
 
     /// The request that a call with these headers is made for.
-    pub(crate) fn find(&self, headers: &HeaderMap) -> Option<Found> {
-        let table = self.lock();
+    pub(crate) fn find(&self, now: Instant, headers: &HeaderMap) -> Option<Found> {
+        let mut table = self.lock();
+        table.forget(now);
         By::ALL.into_iter().find_map(|by| {
             let sharing = table.ids.get(&Id::of(headers, by)?)?;
             let (_, number) = *sharing.ranks.last()?;
@@ -227,9 +248,10 @@ impl InFlight {
         Calling { table: Arc::clone(self), gate: gate.clone(), number: found.number }
     }
 
-    /// How many are listed.
+    /// How many are inside, without those that were given up.
     pub(crate) fn count(&self) -> usize {
-        self.lock().requests.len()
+        let table = self.lock();
+        table.requests.len() - table.gone.len()
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
@@ -242,6 +264,14 @@ impl Table {
         let (high, low) = (self.rng.next_u64(), self.rng.next_u64());
         // Zero is no id.
         (u128::from(high) << 64 | u128::from(low)) | 1
+    }
+
+    /// Time has passed: who has gone is forgotten.
+    fn forget(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+        while let Some((_, number)) = self.gone.pop_front_if(|(until, _)| *until <= self.now) {
+            self.strike(number);
+        }
     }
 
     fn strike(&mut self, number: u64) {
@@ -257,7 +287,7 @@ impl Table {
     }
 }
 
-/// A request in the table, until it is dropped.
+/// A request in the table, until it has [ended](Self::end). Dropped without that it was given up.
 #[derive(Debug, Default)]
 pub(crate) struct Listed {
     /// None if it is in no table. In a box, as most answers have none and carry it all the same.
@@ -279,6 +309,14 @@ impl Listed {
         let (table, number) = self.of.as_deref()?;
         Some(table.lock().requests.get(number)?.done(now))
     }
+
+    /// It was answered to the last byte.
+    pub(crate) fn end(mut self) {
+        if let Some(of) = self.of.take() {
+            let (table, number) = *of;
+            table.lock().strike(number);
+        }
+    }
 }
 
 impl Inside {
@@ -293,7 +331,9 @@ impl Drop for Listed {
     fn drop(&mut self) {
         if let Some(of) = self.of.take() {
             let (table, number) = *of;
-            table.lock().strike(number);
+            let mut table = table.lock();
+            let until = table.now + LINGER;
+            table.gone.push_back((until, number));
         }
     }
 }
@@ -398,7 +438,7 @@ mod tests {
         let one = table.list(at(0), &all, &of_rank(3, 100), None);
         let two = table.list(at(0), &other, &of_rank(9, 100), None);
         let rank = |fields: &[(&'static str, &str)]| {
-            let found = table.find(&headers(fields));
+            let found = table.find(at(0), &headers(fields));
             found.map(|found| (found.by, found.context.rank.business()))
         };
         let child = "00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-00";
@@ -409,10 +449,10 @@ mod tests {
         assert_eq!(rank(&both), Some((By::Context, 3)));
         assert_eq!(rank(&[("x-request-id", "c")]), None);
         assert_eq!(rank(&[]), None);
-        drop(one);
+        one.end();
         assert_eq!(rank(&[("traceparent", child)]), None);
         assert_eq!(table.count(), 1);
-        drop(two);
+        two.end();
         assert!(table.lock().ids.is_empty(), "nothing is left of what has ended");
     }
 
@@ -422,19 +462,19 @@ mod tests {
         let table = Arc::new(InFlight::new(1));
         let trace = headers(&[("traceparent", TRACE)]);
         let found = || {
-            let context = table.find(&trace).unwrap().context;
+            let context = table.find(at(0), &trace).unwrap().context;
             (context.rank.business(), context.deadline)
         };
         let first = table.list(at(0), &trace, &of_rank(3, 500), None);
         let second = table.list(at(0), &trace, &of_rank(50, 900), None);
         assert_eq!(found(), (50, at(500)));
-        drop(first);
+        first.end();
         assert_eq!(found(), (50, at(900)), "what has ended counts no more");
         let third = table.list(at(0), &trace, &of_rank(3, 1_200), None);
-        drop(second);
+        second.end();
         assert_eq!(found(), (3, at(1_200)));
-        drop(third);
-        assert!(table.find(&trace).is_none());
+        third.end();
+        assert!(table.find(at(0), &trace).is_none());
     }
 
     #[test]
@@ -447,10 +487,26 @@ mod tests {
         let mut inside: Vec<_> = (0..MOST).map(list).collect();
         let beyond = list(MOST);
         assert!(beyond.done(at(1)).is_none());
-        assert!(table.find(&headers(&[("x-request-id", "7")])).is_some());
-        assert!(table.find(&headers(&[("x-request-id", &MOST.to_string())])).is_none());
-        inside.pop();
-        assert!(list(MOST).done(at(1)).is_some());
+        assert!(table.find(at(0), &headers(&[("x-request-id", "7")])).is_some());
+        assert!(table.find(at(0), &headers(&[("x-request-id", &MOST.to_string())])).is_none());
+        inside.pop().unwrap().end();
+        let other = list(MOST);
+        assert!(other.done(at(1)).is_some());
+        // Who has gone makes room.
+        drop(inside.pop());
+        assert!(list(MOST + 1).done(at(1)).is_some());
+    }
+
+    #[test]
+    fn who_was_given_up_is_known_for_a_moment() {
+        let table = Arc::new(InFlight::new(1));
+        let trace = headers(&[("traceparent", TRACE)]);
+        drop(table.list(at(5), &trace, &of_rank(50, 10), None));
+        assert_eq!(table.count(), 0);
+        let found = |millis| table.find(at(millis), &trace).map(|found| found.context);
+        assert_eq!(found(2_004), Some(of_rank(50, 10)));
+        assert_eq!(found(2_005), None);
+        assert!(table.lock().requests.is_empty() && table.lock().ids.is_empty());
     }
 
     #[test]
@@ -521,7 +577,7 @@ mod tests {
         let table = Arc::new(InFlight::new(1));
         let ids = headers(&[("x-request-id", "a")]);
         let listed = table.list(at(0), &ids, &of_rank(3, 1), None);
-        let found = table.find(&ids).unwrap();
+        let found = table.find(at(0), &ids).unwrap();
         let go_to = |millis| *hand.lock().unwrap() = at(millis);
         let own = |millis| listed.done(at(millis)).unwrap().own;
         go_to(10);

@@ -621,3 +621,39 @@ fn more_workflows_than_there_is_room_for_are_served_without_a_name() {
     assert_eq!(told(&asked[1_000]).0, "(7 3) \"w1000\" ");
     assert_eq!(told(&asked[1_099]).0, "(7 3)  ");
 }
+
+/// Its service goes on, and calls with the rank of the request, not as nobody; once its time is up the calls are refused.
+#[test]
+fn calls_for_a_client_that_has_left_are_still_its_calls() {
+    let (asked, leaf) = leaf();
+    let (barrier, out) = (Barrier::default(), Arc::new(OnceLock::<SocketAddr>::new()));
+    let (held, known) = (barrier.clone(), Arc::clone(&out));
+    let (say, hear) = std::sync::mpsc::channel();
+    let say = Mutex::new(say);
+    let service = Upstream::start(move |request| {
+        held.pass();
+        let trace = format!("traceparent: {}\r\n", request.header("traceparent").unwrap());
+        let answer = Client::connect(*known.get().unwrap()).get("/", &trace);
+        say.lock().unwrap().send(answer.status()).unwrap();
+        ok("served")
+    });
+    let rest = format!("{OPEN}[gate.slots]\nslots = 'fixed'\ncount = 10\n");
+    let sidecar = start("trust = 'inside'", &rest, service.address, &[leaf.address]);
+    out.set(sidecar.handle.egress("next").unwrap()).unwrap();
+    let mut leaving = sidecar.client();
+    leaving.send(&format!("GET / HTTP/1.1\r\nhost: a\r\n{CONTEXT}\r\n"));
+    let mut late = sidecar.client();
+    late.send("GET / HTTP/1.1\r\nhost: a\r\noverload-context: r=(9 3), d=50\r\n\r\n");
+    assert_eq!(late.reply().status(), 504);
+    sidecar.wait_for("the other one", |state| state["inside"] == 1);
+    drop(leaving);
+    sidecar.wait_for("nobody inside", |state| state["inside"] == 0);
+    barrier.open();
+    let mut statuses: Vec<u16> = (0..2).map(|_| hear.recv().unwrap()).collect();
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 504]);
+    let asked = asked.lock().unwrap();
+    assert_eq!(asked.len(), 1);
+    assert_eq!(told(&asked[0]).0, "(7 3) \"shop\" 1");
+    assert_eq!(sidecar.state()["egress"][0]["rejected"], 1);
+}

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! load ─► front ─┬─► auth                      /login
-//!                └─► partition ─► extent       /read, /scan
+//!                └─► partition ─► extent       /read
 //! ```
 //!
 //! These are the tiers of Wisp's testbed (SoCC 2017). A tier has so many workers; a request keeps one while it works, a time drawn from an
