@@ -186,7 +186,7 @@ impl<'a> Outgoing<'a> {
         request: &Request<Upload>,
     ) -> Self {
         let (headers, now) = (request.headers(), worker.gate.now());
-        let found = way.inside.find(now, headers);
+        let found = way.inside.find(headers);
         // A service that knows us may have changed what it copied, or call for nobody in particular.
         let told = wire::context_of(headers, now, &worker.names).and_then(Result::ok);
         let matched = match (&found, told) {
@@ -220,7 +220,7 @@ impl<'a> Outgoing<'a> {
             attempt: context.attempt.max(wire::attempt_of(headers).unwrap_or(0)),
             ..context
         };
-        let calling = found.as_ref().map(|found| way.inside.begin(&worker.gate, found));
+        let calling = found.as_ref().map(|found| way.inside.begin(found));
         let (terms, grpc) = (way.terms(), wire::is_grpc(headers));
         Self { worker, way, settings, terms, context, found, calling, grpc }
     }

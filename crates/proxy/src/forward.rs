@@ -243,7 +243,7 @@ pub(crate) async fn forward(
     let passed_on = wire::write_context(&own, now, &worker.names);
     request.headers_mut().insert(wire::CONTEXT, passed_on);
     let headers = request.headers();
-    let list = |inside: &Arc<InFlight>| inside.list(now, headers, context, entry.request());
+    let list = |inside: &Arc<InFlight>| inside.list(headers, context, entry.request());
     let listed = worker.inside.as_ref().map_or_else(Listed::default, list);
     let left = (context.deadline != Instant::FAR).then(|| context.deadline.since(now));
     left.into_iter().for_each(|left| wire::shorten_timeouts(request.headers_mut(), left));
@@ -300,7 +300,7 @@ impl Said {
         listed: &Listed,
         status: StatusCode,
     ) -> (Entry, Option<Self>) {
-        let Some(done) = listed.done(worker.gate.now()) else {
+        let Some(done) = listed.done() else {
             return (entry, None);
         };
         let rejection = done.refused.filter(|_| status.is_server_error()).map(|it| {
