@@ -204,10 +204,10 @@ impl<'a> Outgoing<'a> {
             // Of a copy that is as it was written, what stands in the table is more exact.
             (Some(found), Some(_)) if found.by == By::Context => own(found),
             (found, Some(told)) => {
-                let deadline = found.map_or(Instant::FAR, |found| found.context.deadline);
+                let of = found.map_or_else(Context::default, |found| found.context);
                 Context {
-                    deadline: told.deadline.min(deadline),
-                    attempt: told.attempt,
+                    deadline: told.deadline.min(of.deadline),
+                    attempt: told.attempt.max(of.attempt),
                     ..told.inherit()
                 }
             }
@@ -216,6 +216,7 @@ impl<'a> Outgoing<'a> {
         };
         let patience = wire::timeout_of(headers).map_or(Instant::FAR, |patience| now + patience);
         let context = Context {
+            rank: settings.ranks.stamp(context.rank),
             deadline: context.deadline.min(patience),
             attempt: context.attempt.max(wire::attempt_of(headers).unwrap_or(0)),
             ..context

@@ -657,3 +657,30 @@ fn calls_for_a_client_that_has_left_are_still_its_calls() {
     assert_eq!(told(&asked[0]).0, "(7 3) \"shop\" 1");
     assert_eq!(sidecar.state()["egress"][0]["rejected"], 1);
 }
+
+#[test]
+fn a_service_may_lower_the_rank_of_a_call_and_keeps_its_time() {
+    let (asked, leaf) = leaf();
+    let out = Arc::new(OnceLock::<SocketAddr>::new());
+    let known = Arc::clone(&out);
+    let service = Upstream::start(move |request| {
+        let trace = request.header("traceparent").unwrap();
+        let fields = format!("traceparent: {trace}\r\noverload-context: r=(50 3), w=\"log\"\r\n");
+        plain(&Client::connect(*known.get().unwrap()).get("/", &fields))
+    });
+    let sidecar = start("trust = 'inside'", OPEN, service.address, &[leaf.address]);
+    out.set(sidecar.handle.egress("next").unwrap()).unwrap();
+    assert_eq!(sidecar.client().get("/", CONTEXT).status(), 200);
+    let (said, left) = told(&asked.lock().unwrap()[0]);
+    assert_eq!(said, "(50 3) \"log\" 1");
+    assert!(left.is_some_and(|left| left < 20_000.0), "{left:?}");
+}
+
+#[test]
+fn what_batch_work_calls_can_wait_too() {
+    let (asked, leaf) = leaf();
+    let hop = Hop::start("trust = 'inside'\nbatch = true", OPEN, &[leaf.address], &[]);
+    assert_eq!(Client::connect(hop.listen()).get("/", CONTEXT).status(), 200);
+    let (said, _) = told(&asked.lock().unwrap()[0]);
+    assert!(said.starts_with("(40 "), "{said}");
+}
