@@ -170,7 +170,7 @@ struct Driver {
     running: VecDeque<RequestId>,
     /// Whether to wake exactly when the gate asks to.
     exact: bool,
-    /// Whether a caller was told something unasked.
+    /// Whether a caller was told something unasked, or refused although nothing had ended.
     notified: bool,
 }
 
@@ -258,7 +258,9 @@ impl Driver {
             while let Some(wakeup) = self.gate.next_wakeup().filter(|wakeup| *wakeup < end) {
                 assert!(wakeup > self.now, "wakes for ever at {wakeup}");
                 self.now = wakeup;
+                let seen = self.seen.len();
                 self.dispatch();
+                self.notified |= self.seen.len() > seen;
             }
         }
         self.now = end;
@@ -320,8 +322,8 @@ proptest! {
         }
     }
 
-    /// Late wake-ups are settled as of the moment each was due. When a caller is told something unasked
-    /// depends on when the gate is awake, and it is held to what it was told: from then on answers may
+    /// Late wake-ups are settled as of the moment each was due. When a caller is told something unasked, or refused while
+    /// nothing ends, depends on when the gate is awake, and it is held to what it was told: from then on answers may
     /// differ.
     #[test]
     fn waking_exactly_or_lazily_gives_equal_answers(ops in ops()) {

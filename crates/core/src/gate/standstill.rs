@@ -11,7 +11,7 @@
 //!    five objectives gives three, a minute at 50 ms eleven. So a service that stands still is not filled by it, and when it goes on, the
 //!    additional slots are gone with those that stood.
 
-use super::{Gate, State};
+use super::{Entry, Gate, State};
 use crate::request::RequestId;
 use crate::signal::allowed;
 use crate::time::{Instant, Span};
@@ -21,18 +21,17 @@ use crate::verdict::{Advice, Reason, Rejection};
 const MOST: usize = 24;
 /// Where the policy has no objective.
 const WITHOUT_OBJECTIVE: Span = Span::from_secs(1);
-/// After this part of the objective one more may run.
-const EARLY: f64 = 0.5;
-/// How often to look, in objectives, while nothing ends.
-const AGAIN: f64 = 0.25;
+/// Looks per objective while nothing ends, and the first of them, by which one more may run.
+const LOOKS: u64 = 4;
+const EARLY: u64 = 2;
 
 /// What hangs, and since when.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Standstill {
     /// When something last started or ended.
     since: Instant,
-    /// When to look again; in the past unless something stands.
-    look: Instant,
+    /// Looks since then.
+    looks: u64,
     /// Requests that run and are not counted.
     hanging: Vec<RequestId>,
 }
@@ -40,12 +39,12 @@ pub(super) struct Standstill {
 impl Standstill {
     /// A request has started.
     pub(super) fn on_start(&mut self, now: Instant) {
-        self.since = now;
+        (self.since, self.looks) = (now, 0);
     }
 
     /// A request has given its slot back.
     pub(super) fn on_free(&mut self, now: Instant, id: RequestId) {
-        self.since = now;
+        (self.since, self.looks) = (now, 0);
         if !self.hanging.is_empty() {
             self.hanging.retain(|hanging| *hanging != id);
         }
@@ -66,27 +65,52 @@ impl Gate {
         self.admission.objective().unwrap_or(WITHOUT_OBJECTIVE)
     }
 
-    /// When to look whether everything stands still.
-    pub(super) fn standstill_at(&self) -> Option<Instant> {
-        let at = self.standstill.since + self.patience().scale(EARLY);
-        self.is_full().then(|| at.max(self.standstill.look).max(self.cx.now))
+    fn between_looks(&self) -> u64 {
+        (self.patience().as_nanos() / LOOKS).max(1)
     }
 
-    /// Looks whether everything stands still; afterwards more may start.
+    /// When to look whether everything stands still.
+    pub(super) fn standstill_at(&self) -> Option<Instant> {
+        let looks = (self.standstill.looks + 1).max(EARLY);
+        let nanos = self.between_looks().saturating_mul(looks);
+        let at = self.standstill.since + Span::from_nanos(nanos);
+        self.is_full().then(|| at.max(self.cx.now))
+    }
+
+    /// Looks whether everything stands still, as of the moment when that was due; afterwards more may start.
     pub(super) fn look_at_standstill(&mut self, now: Instant) {
-        let objective = self.patience();
-        let (early, stood) = (objective.scale(EARLY), now.since(self.standstill.since));
-        if stood < early || now < self.standstill.look || !self.is_full() {
+        let Standstill { since, looks, .. } = self.standstill;
+        let due = now.since(since).as_nanos() / self.between_looks();
+        if due < EARLY || due == looks || !self.is_full() {
             return;
         }
-        self.standstill.look = now + objective.scale(AGAIN);
-        if stood >= objective && self.admission.objective().is_some() {
-            self.refuse_the_late(now, objective);
+        self.standstill.looks = due;
+        if due >= LOOKS && self.admission.objective().is_some() {
+            let due = since + Span::from_nanos(due.saturating_mul(self.between_looks()));
+            self.refuse_the_late(now, due);
         }
         let given = self.standstill.hanging.len();
-        let doubled = early.as_nanos().saturating_mul(1 << given.min(MOST));
-        if self.adapts && given < MOST && stood.as_nanos() >= doubled {
+        if self.adapts && given < MOST && due >= EARLY << given {
             self.let_one_more();
+        }
+    }
+
+    /// Step 1.
+    fn refuse_the_late(&mut self, now: Instant, due: Instant) {
+        let objective = self.patience();
+        let is_late = |entry: &Entry| {
+            let request = &entry.request;
+            entry.state == State::Waiting
+                && due.since(request.arrived) >= allowed(request, objective)
+        };
+        let late: Vec<RequestId> =
+            self.entries.iter().filter(|(_, entry)| is_late(entry)).map(|(id, _)| id).collect();
+        for id in late {
+            let Some(request) = self.take_out(now, id) else { continue };
+            let (waited, allowed) = (due.since(request.enqueued), allowed(&request, objective));
+            let (measured, limit) = (waited.as_nanos_f64(), allowed.as_nanos_f64());
+            let rejection = Rejection::new(Reason::Delay, measured, limit, Advice::Elsewhere);
+            self.turn_out(now, id, &request.context, rejection);
         }
     }
 
@@ -97,24 +121,6 @@ impl Gate {
         let running = self.entries.iter().filter(|(id, entry)| holds(entry.state) && !hangs(id));
         if let Some((id, _)) = running.min_by_key(|(_, entry)| entry.started) {
             self.standstill.hanging.push(id);
-        }
-    }
-
-    /// Step 1.
-    fn refuse_the_late(&mut self, now: Instant, objective: Span) {
-        let is_late = |entry: &super::Entry| {
-            let request = &entry.request;
-            entry.state == State::Waiting
-                && now.since(request.arrived) >= allowed(request, objective)
-        };
-        let late: Vec<RequestId> =
-            self.entries.iter().filter(|(_, entry)| is_late(entry)).map(|(id, _)| id).collect();
-        for id in late {
-            let Some(request) = self.take_out(now, id) else { continue };
-            let (waited, allowed) = (now.since(request.enqueued), allowed(&request, objective));
-            let (measured, limit) = (waited.as_nanos_f64(), allowed.as_nanos_f64());
-            let rejection = Rejection::new(Reason::Delay, measured, limit, Advice::Elsewhere);
-            self.turn_out(now, id, &request.context, rejection);
         }
     }
 }

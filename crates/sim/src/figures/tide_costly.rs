@@ -97,10 +97,10 @@ impl Point {
         // Up to 1.43 times the capacity there is room for all of the quarter. What it loses there, it loses because
         // others are before it in the queue: rank decides who is refused, not who is next.
         if load < 1.4 {
-            return vec![among(0.93)];
+            return vec![among(0.9)];
         }
         let alone = format!("{load}×: alone with told, of what there is room for");
         let goal = Claim::at_most(&alone, Unit::Percent, self.told / self.room, 0.98);
-        vec![goal, among(if load < 2.0 { 0.93 } else { 0.97 })]
+        vec![goal, among(if load < 2.0 { 0.9 } else { 0.97 })]
     }
 }

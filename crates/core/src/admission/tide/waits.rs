@@ -82,8 +82,11 @@ impl Waits {
         outcome: Outcome,
         running: u32,
     ) {
-        let late = now.since(request.arrived) >= allowed(request, self.objective);
-        self.lateness.on_end(late, outcome, running);
+        let (allowed, age) = (allowed(request, self.objective), now.since(request.arrived));
+        // What takes too long by itself would be late however early it starts.
+        if request.attained < allowed {
+            self.lateness.on_end(age >= allowed, outcome, running);
+        }
         if outcome != Outcome::Serve {
             return;
         }

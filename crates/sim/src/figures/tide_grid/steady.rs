@@ -221,7 +221,7 @@ fn of_overload(lab: &Lab<'_>, prefix: &str, runs: &Runs, sets: &[String]) -> Vec
 
 fn of_first(runs: &Runs) -> Goal {
     let what = "2×: first quarter of the ranks answered in time";
-    let mut first = Goal::at_least(what, Unit::Percent, 0.995);
+    let mut first = Goal::at_least(what, Unit::Percent, 0.99);
     for run in runs.of("tide").filter(|run| at(run, "load") == Some(2.0)) {
         first.point(place(run), run.success_by_quarter[0]);
     }
