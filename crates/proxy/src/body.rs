@@ -138,7 +138,6 @@ pub(crate) struct Held {
     /// Whether the answer is a refusal of the upstream's own.
     pub(crate) refused: bool,
     /// Calls that the service makes for it are known by it, to its end.
-    #[expect(dead_code, reason = "held for its end")]
     pub(crate) listed: Listed,
     /// Ends with it.
     #[expect(dead_code, reason = "held for its end")]
@@ -150,6 +149,7 @@ impl Held {
     pub(crate) fn end(self) {
         let now = self.worker.gate.now();
         self.place.finish(now, self.outcome);
+        self.listed.end();
         self.call.answered(now, self.head, self.refused);
     }
 

@@ -46,7 +46,6 @@ use crate::worker::{Settings, Worker};
 type Answer = Response<ProxyBody>;
 
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
-const ENVOY_TIMEOUT: HeaderName = HeaderName::from_static("x-envoy-expected-rq-timeout-ms");
 
 /// Longest time for the rest of a refusal that nobody wants any more, so that its connection can be used again.
 const REST: Duration = Duration::from_secs(1);
@@ -205,10 +204,10 @@ impl<'a> Outgoing<'a> {
             // Of a copy that is as it was written, what stands in the table is more exact.
             (Some(found), Some(_)) if found.by == By::Context => own(found),
             (found, Some(told)) => {
-                let deadline = found.map_or(Instant::FAR, |found| found.context.deadline);
+                let of = found.map_or_else(Context::default, |found| found.context);
                 Context {
-                    deadline: told.deadline.min(deadline),
-                    attempt: told.attempt,
+                    deadline: told.deadline.min(of.deadline),
+                    attempt: told.attempt.max(of.attempt),
                     ..told.inherit()
                 }
             }
@@ -217,11 +216,12 @@ impl<'a> Outgoing<'a> {
         };
         let patience = wire::timeout_of(headers).map_or(Instant::FAR, |patience| now + patience);
         let context = Context {
+            rank: settings.ranks.stamp(context.rank),
             deadline: context.deadline.min(patience),
             attempt: context.attempt.max(wire::attempt_of(headers).unwrap_or(0)),
             ..context
         };
-        let calling = found.as_ref().map(|found| way.inside.begin(&worker.gate, found));
+        let calling = found.as_ref().map(|found| way.inside.begin(found));
         let (terms, grpc) = (way.terms(), wire::is_grpc(headers));
         Self { worker, way, settings, terms, context, found, calling, grpc }
     }
@@ -296,18 +296,14 @@ impl<'a> Outgoing<'a> {
             return;
         }
         let left = context.deadline.since(now);
-        let millis = || HeaderValue::from(left.as_nanos() / 1_000_000);
-        if self.grpc {
+        wire::shorten_timeouts(headers, left);
+        if self.grpc && !headers.contains_key(GRPC_TIMEOUT) {
             let text = HeaderValue::try_from(wire::grpc_timeout_text(left));
             headers.insert(GRPC_TIMEOUT, text.expect("digits and a letter"));
         }
-        if headers.contains_key(ENVOY_TIMEOUT) {
-            headers.insert(ENVOY_TIMEOUT, millis());
-        }
-        if let Some(Ok(name)) =
-            self.terms.egress.deadline_header.as_ref().map(|name| name.parse::<HeaderName>())
-        {
-            headers.insert(name, millis());
+        let named = self.terms.egress.deadline_header.as_ref();
+        if let Some(Ok(name)) = named.map(|name| name.parse::<HeaderName>()) {
+            headers.insert(name, HeaderValue::from(left.as_nanos() / 1_000_000));
         }
     }
 

@@ -242,7 +242,7 @@ pub(crate) async fn forward(
     let passed_on = wire::write_context(&own, now, &worker.names);
     request.headers_mut().insert(wire::CONTEXT, passed_on);
     let headers = request.headers();
-    let list = |inside: &Arc<InFlight>| inside.list(now, headers, context, entry.request());
+    let list = |inside: &Arc<InFlight>| inside.list(headers, context, entry.request());
     let listed = worker.inside.as_ref().map_or_else(Listed::default, list);
     let left = (context.deadline != Instant::FAR).then(|| context.deadline.since(now));
     left.into_iter().for_each(|left| wire::shorten_timeouts(request.headers_mut(), left));
@@ -291,24 +291,19 @@ struct Said {
 
 impl Said {
     /// What there is to say where calls are known for whose they are; also the entry, which has heard how long the
-    /// service itself has worked. A failure because a call was refused is passed on as that refusal: who
-    /// asks again would only be refused again.
+    /// service itself has worked. A failure because a call was refused is passed on as that refusal, and
+    /// as one that nobody tries again: the layer right above it, this service, has been told what to do.
     fn of(
         worker: &Worker,
         entry: Entry,
         listed: &Listed,
         status: StatusCode,
     ) -> (Entry, Option<Self>) {
-        let Some(done) = listed.done(worker.gate.now()) else {
+        let Some(done) = listed.done() else {
             return (entry, None);
         };
-        let rejection = done.refused.filter(|_| status.is_server_error()).map(|it| {
-            let advice = match it.advice {
-                Advice::Later(after) => Advice::Later(after),
-                Advice::Elsewhere | Advice::Never => Advice::Never,
-            };
-            Rejection { advice, ..it }
-        });
+        let refused = done.refused.filter(|_| status.is_server_error());
+        let rejection = refused.map(|it| Rejection { advice: Advice::Never, ..it });
         let progress = entry.request().and_then(|request| {
             worker.gate.input(|gate, now| {
                 gate.on_step(now, request, done.own);

@@ -13,16 +13,19 @@
 //! for ever. Then the least important rank and the shortest deadline of them count, so that nothing is gained by
 //! sharing one. What is not listed is not matched: an id of yesterday, or of another process, means nothing.
 //!
+//! **A client that leaves does not stop its service**, which goes on to call for nobody. Such a request stays listed for
+//! a moment, so that its calls have its rank, and are refused once its deadline has passed.
+//!
 //! The table also knows for how long a request has waited for its own calls, so that the rest of its time
 //! is the service's own, and whether one of them was refused for good.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tidegate_core::rng::Rng;
 use tidegate_core::{Context, Instant, Rank, Rejection, RequestId, Span};
-use tidegate_driver::SharedGate;
+use tidegate_driver::Clock;
 use tidegate_http::wire;
 
 /// Requests that are listed at once. Each takes about 1 kB: 64 MB. Calls of those beyond are not matched.
@@ -31,6 +34,9 @@ const MOST: usize = 1 << 16;
 const LONGEST_ID: usize = 128;
 /// Longest `overload-context` that is listed: ours have at most 420 bytes.
 const LONGEST_CONTEXT: usize = 512;
+
+/// How long a request that was given up stays listed: services that go on for longer are not asked by many.
+const LINGER: Span = Span::from_secs(2);
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
@@ -64,6 +70,7 @@ impl By {
 /// The requests of one process. All its threads share it, as a call may come to another one than its request.
 #[derive(Debug)]
 pub(crate) struct InFlight {
+    clock: Box<dyn Clock>,
     table: Mutex<Table>,
 }
 
@@ -71,6 +78,8 @@ pub(crate) struct InFlight {
 struct Table {
     requests: BTreeMap<u64, Inside>,
     ids: BTreeMap<Id, Sharing>,
+    /// Requests that were given up, by when they are forgotten.
+    gone: VecDeque<(Instant, u64)>,
     next: u64,
     rng: Rng,
 }
@@ -135,9 +144,15 @@ pub(crate) struct Found {
 }
 
 impl InFlight {
-    pub(crate) fn new(seed: u64) -> Self {
-        let (requests, ids) = (BTreeMap::new(), BTreeMap::new());
-        Self { table: Mutex::new(Table { requests, ids, next: 0, rng: Rng::new(seed) }) }
+    pub(crate) fn new(clock: impl Clock + 'static, seed: u64) -> Self {
+        let table = Table {
+            requests: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            gone: VecDeque::new(),
+            next: 0,
+            rng: Rng::new(seed),
+        };
+        Self { clock: Box::new(clock), table: Mutex::new(table) }
     }
 
     /// Sees to it that a request has ids: those it lacks are made, and of strangers all are. Of the traces that begin
@@ -171,15 +186,17 @@ impl InFlight {
     /// Lists a request that goes to the service with these headers, until what is returned is dropped.
     pub(crate) fn list(
         self: &Arc<Self>,
-        now: Instant,
         headers: &HeaderMap,
         context: &Context,
         request: Option<RequestId>,
     ) -> Listed {
         let ids: Vec<Id> = By::ALL.into_iter().filter_map(|by| Id::of(headers, by)).collect();
-        let mut table = self.lock();
+        let (now, mut table) = (self.clock.now(), self.lock());
+        table.forget(now);
         if table.requests.len() >= MOST {
-            return Listed { of: None };
+            // Whoever is here is worth more than who has gone.
+            let Some((_, oldest)) = table.gone.pop_front() else { return Listed::default() };
+            table.strike(oldest);
         }
         let number = table.next;
         table.next += 1;
@@ -205,7 +222,8 @@ impl InFlight {
 
     /// The request that a call with these headers is made for.
     pub(crate) fn find(&self, headers: &HeaderMap) -> Option<Found> {
-        let table = self.lock();
+        let mut table = self.lock();
+        table.forget(self.clock.now());
         By::ALL.into_iter().find_map(|by| {
             let sharing = table.ids.get(&Id::of(headers, by)?)?;
             let (_, number) = *sharing.ranks.last()?;
@@ -216,20 +234,21 @@ impl InFlight {
     }
 
     /// A call is made for a request: it waits until what is returned is dropped.
-    pub(crate) fn begin(self: &Arc<Self>, gate: &SharedGate, found: &Found) -> Calling {
+    pub(crate) fn begin(self: &Arc<Self>, found: &Found) -> Calling {
         if let Some(inside) = self.lock().requests.get_mut(&found.number) {
             if inside.calls == 0 {
-                (inside.calling_since, inside.most_calls) = (gate.now(), 0);
+                (inside.calling_since, inside.most_calls) = (self.clock.now(), 0);
             }
             inside.calls += 1;
             inside.most_calls = inside.most_calls.max(inside.calls);
         }
-        Calling { table: Arc::clone(self), gate: gate.clone(), number: found.number }
+        Calling { table: Arc::clone(self), number: found.number }
     }
 
-    /// How many are listed.
+    /// How many are inside, without those that were given up.
     pub(crate) fn count(&self) -> usize {
-        self.lock().requests.len()
+        let table = self.lock();
+        table.requests.len() - table.gone.len()
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
@@ -242,6 +261,13 @@ impl Table {
         let (high, low) = (self.rng.next_u64(), self.rng.next_u64());
         // Zero is no id.
         (u128::from(high) << 64 | u128::from(low)) | 1
+    }
+
+    /// Time has passed: who has gone is forgotten.
+    fn forget(&mut self, now: Instant) {
+        while let Some((_, number)) = self.gone.pop_front_if(|(until, _)| *until <= now) {
+            self.strike(number);
+        }
     }
 
     fn strike(&mut self, number: u64) {
@@ -257,7 +283,7 @@ impl Table {
     }
 }
 
-/// A request in the table, until it is dropped.
+/// A request in the table, until it has [ended](Self::end). Dropped without that it was given up.
 #[derive(Debug, Default)]
 pub(crate) struct Listed {
     /// None if it is in no table. In a box, as most answers have none and carry it all the same.
@@ -275,9 +301,18 @@ pub(crate) struct Done {
 
 impl Listed {
     /// What the request has done by now.
-    pub(crate) fn done(&self, now: Instant) -> Option<Done> {
+    pub(crate) fn done(&self) -> Option<Done> {
         let (table, number) = self.of.as_deref()?;
+        let now = table.clock.now();
         Some(table.lock().requests.get(number)?.done(now))
+    }
+
+    /// It was answered to the last byte.
+    pub(crate) fn end(mut self) {
+        if let Some(of) = self.of.take() {
+            let (table, number) = *of;
+            table.lock().strike(number);
+        }
     }
 }
 
@@ -293,7 +328,8 @@ impl Drop for Listed {
     fn drop(&mut self) {
         if let Some(of) = self.of.take() {
             let (table, number) = *of;
-            table.lock().strike(number);
+            let until = table.clock.now() + LINGER;
+            table.lock().gone.push_back((until, number));
         }
     }
 }
@@ -302,7 +338,6 @@ impl Drop for Listed {
 #[derive(Debug)]
 pub(crate) struct Calling {
     table: Arc<InFlight>,
-    gate: SharedGate,
     number: u64,
 }
 
@@ -314,7 +349,7 @@ impl Calling {
 
     /// Time that was the service's own, so far.
     pub(crate) fn own(&self) -> Span {
-        let (now, table) = (self.gate.now(), self.table.lock());
+        let (now, table) = (self.table.clock.now(), self.table.lock());
         table.requests.get(&self.number).map_or(Span::ZERO, |inside| inside.done(now).own)
     }
 
@@ -328,7 +363,7 @@ impl Calling {
 
 impl Drop for Calling {
     fn drop(&mut self) {
-        let (now, mut table) = (self.gate.now(), self.table.lock());
+        let (now, mut table) = (self.table.clock.now(), self.table.lock());
         if let Some(inside) = table.requests.get_mut(&self.number) {
             inside.calls = inside.calls.saturating_sub(1);
             if inside.calls == 0 {
@@ -367,8 +402,7 @@ fn value(text: String) -> HeaderValue {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_core::gate::GateConfig;
-    use tidegate_core::{Advice, Gate, Reason};
+    use tidegate_core::{Advice, Reason};
 
     use super::*;
 
@@ -390,13 +424,29 @@ mod tests {
         Instant::ZERO + Span::from_millis(millis)
     }
 
+    #[derive(Debug)]
+    struct Hand(Arc<Mutex<Instant>>);
+
+    impl Clock for Hand {
+        fn now(&self) -> Instant {
+            *self.0.lock().unwrap()
+        }
+    }
+
+    /// A table, and what sets its clock to so many milliseconds.
+    fn table() -> (Arc<InFlight>, impl Fn(u64)) {
+        let hand = Arc::new(Mutex::new(at(0)));
+        let table = Arc::new(InFlight::new(Hand(Arc::clone(&hand)), 1));
+        (table, move |millis| *hand.lock().unwrap() = at(millis))
+    }
+
     #[test]
     fn the_surest_id_decides_and_only_while_its_request_is_inside() {
-        let table = Arc::new(InFlight::new(1));
+        let (table, _) = table();
         let all = headers(&[("overload-context", "r=(3 1)"), ("traceparent", TRACE)]);
         let other = headers(&[("x-request-id", "b")]);
-        let one = table.list(at(0), &all, &of_rank(3, 100), None);
-        let two = table.list(at(0), &other, &of_rank(9, 100), None);
+        let one = table.list(&all, &of_rank(3, 100), None);
+        let two = table.list(&other, &of_rank(9, 100), None);
         let rank = |fields: &[(&'static str, &str)]| {
             let found = table.find(&headers(fields));
             found.map(|found| (found.by, found.context.rank.business()))
@@ -409,53 +459,73 @@ mod tests {
         assert_eq!(rank(&both), Some((By::Context, 3)));
         assert_eq!(rank(&[("x-request-id", "c")]), None);
         assert_eq!(rank(&[]), None);
-        drop(one);
+        one.end();
         assert_eq!(rank(&[("traceparent", child)]), None);
         assert_eq!(table.count(), 1);
-        drop(two);
+        two.end();
         assert!(table.lock().ids.is_empty(), "nothing is left of what has ended");
     }
 
     /// Also while a client uses one id for everything, and one of its requests is always inside.
     #[test]
     fn of_several_with_one_id_the_least_important_rank_and_the_shortest_deadline_count() {
-        let table = Arc::new(InFlight::new(1));
+        let (table, _) = table();
         let trace = headers(&[("traceparent", TRACE)]);
         let found = || {
             let context = table.find(&trace).unwrap().context;
             (context.rank.business(), context.deadline)
         };
-        let first = table.list(at(0), &trace, &of_rank(3, 500), None);
-        let second = table.list(at(0), &trace, &of_rank(50, 900), None);
+        let first = table.list(&trace, &of_rank(3, 500), None);
+        let second = table.list(&trace, &of_rank(50, 900), None);
         assert_eq!(found(), (50, at(500)));
-        drop(first);
+        first.end();
         assert_eq!(found(), (50, at(900)), "what has ended counts no more");
-        let third = table.list(at(0), &trace, &of_rank(3, 1_200), None);
-        drop(second);
+        let third = table.list(&trace, &of_rank(3, 1_200), None);
+        second.end();
         assert_eq!(found(), (3, at(1_200)));
-        drop(third);
+        third.end();
         assert!(table.find(&trace).is_none());
     }
 
     #[test]
     fn a_full_table_lists_no_more_and_forgets_nobody() {
-        let table = Arc::new(InFlight::new(1));
+        let (table, _) = table();
         let list = |id: usize| {
             let headers = headers(&[("x-request-id", &id.to_string())]);
-            table.list(at(0), &headers, &of_rank(3, 1), None)
+            table.list(&headers, &of_rank(3, 1), None)
         };
         let mut inside: Vec<_> = (0..MOST).map(list).collect();
         let beyond = list(MOST);
-        assert!(beyond.done(at(1)).is_none());
+        assert!(beyond.done().is_none());
         assert!(table.find(&headers(&[("x-request-id", "7")])).is_some());
         assert!(table.find(&headers(&[("x-request-id", &MOST.to_string())])).is_none());
-        inside.pop();
-        assert!(list(MOST).done(at(1)).is_some());
+        inside.pop().unwrap().end();
+        let other = list(MOST);
+        assert!(other.done().is_some());
+        // Who has gone makes room.
+        drop(inside.pop());
+        assert!(list(MOST + 1).done().is_some());
+    }
+
+    #[test]
+    fn who_was_given_up_is_known_for_a_moment() {
+        let (table, go_to) = table();
+        let trace = headers(&[("traceparent", TRACE)]);
+        let listed = table.list(&trace, &of_rank(50, 10), None);
+        go_to(5_000);
+        drop(listed);
+        assert_eq!(table.count(), 0);
+        let found = || table.find(&trace).map(|found| found.context);
+        go_to(6_999);
+        assert_eq!(found(), Some(of_rank(50, 10)));
+        go_to(7_000);
+        assert_eq!(found(), None);
+        assert!(table.lock().requests.is_empty() && table.lock().ids.is_empty());
     }
 
     #[test]
     fn strangers_get_other_ids_and_friends_keep_theirs() {
-        let table = InFlight::new(1);
+        let (table, _) = table();
         let told =
             || headers(&[("traceparent", TRACE), ("tracestate", "a=b"), ("x-request-id", "x")]);
         let mut kept = told();
@@ -503,41 +573,28 @@ mod tests {
         assert!(Id::of(&headers(&[("x-request-id", &"x".repeat(129))]), By::RequestId).is_none());
     }
 
-    #[derive(Debug)]
-    struct Hand(Arc<Mutex<Instant>>);
-
-    impl tidegate_driver::Clock for Hand {
-        fn now(&self) -> Instant {
-            *self.0.lock().unwrap()
-        }
-    }
-
     #[test]
     fn time_that_is_waited_for_calls_is_not_the_services_own() {
-        let hand = Arc::new(Mutex::new(at(0)));
-        let config = GateConfig::from_toml("admission = { policy = 'open' }").unwrap();
-        let gate = Gate::new(&config, at(0), 1).unwrap();
-        let gate = SharedGate::with_clock(gate, Hand(Arc::clone(&hand)));
-        let table = Arc::new(InFlight::new(1));
+        let (table, go_to) = table();
         let ids = headers(&[("x-request-id", "a")]);
-        let listed = table.list(at(0), &ids, &of_rank(3, 1), None);
+        let listed = table.list(&ids, &of_rank(3, 1), None);
         let found = table.find(&ids).unwrap();
-        let go_to = |millis| *hand.lock().unwrap() = at(millis);
-        let own = |millis| listed.done(at(millis)).unwrap().own;
+        let own = || listed.done().unwrap().own;
         go_to(10);
-        let one = table.begin(&gate, &found);
+        let one = table.begin(&found);
         go_to(15);
-        let two = table.begin(&gate, &found);
+        let two = table.begin(&found);
         assert_eq!((one.parallel(), two.parallel()), (2, 2));
-        assert_eq!((own(15), two.own()), (Span::from_millis(10), Span::from_millis(10)));
+        assert_eq!((own(), two.own()), (Span::from_millis(10), Span::from_millis(10)));
         go_to(20);
         drop(one);
         go_to(30);
         assert_eq!(two.parallel(), 2, "as many as there were at the same time");
         two.refused(&Rejection::new(Reason::Rank, 0.0, 0.0, Advice::Never));
         drop(two);
-        assert_eq!(own(40), Span::from_millis(20));
-        assert_eq!(listed.done(at(40)).unwrap().refused.map(|it| it.reason), Some(Reason::Rank));
-        assert_eq!(table.begin(&gate, &found).parallel(), 1);
+        go_to(40);
+        assert_eq!(own(), Span::from_millis(20));
+        assert_eq!(listed.done().unwrap().refused.map(|it| it.reason), Some(Reason::Rank));
+        assert_eq!(table.begin(&found).parallel(), 1);
     }
 }

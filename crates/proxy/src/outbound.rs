@@ -34,9 +34,9 @@ pub(crate) fn build(
     Ok(Some(SharedCaller::with_clock(caller, clock)))
 }
 
-/// A request that has left; it has to be told how it ended.
+/// A request that has left; it has to be told how it ended. In a box, as few are throttled and all would carry it.
 #[derive(Debug)]
-pub(crate) struct Sent(Option<Call>);
+pub(crate) struct Sent(Option<Box<Call>>);
 
 impl Sent {
     /// What nobody throttles.
@@ -88,5 +88,5 @@ pub(crate) async fn leave(
         }
     })
     .await?;
-    Ok((departure.context, Sent(Some(call))))
+    Ok((departure.context, Sent(Some(Box::new(call)))))
 }

@@ -200,7 +200,7 @@ impl Server {
             exempt: Arc::default(),
             seats: Arc::default(),
             round_trips: Arc::default(),
-            inside: (!file.proxy.egress.is_empty()).then(|| Arc::new(InFlight::new(seed))),
+            inside: (!file.proxy.egress.is_empty()).then(|| Arc::new(InFlight::new(clock, seed))),
             way_out: None,
             threads: listeners.len(),
             secret,

@@ -589,3 +589,98 @@ fn deadlines_travel_in_all_words_and_only_grow_shorter() {
         }
     }
 }
+
+/// Neither the entry nor what is between waits longer than the deadline for a process that hangs, and a third way
+/// is not blocked by it.
+#[test]
+fn a_process_that_is_paused_costs_no_more_than_the_deadline() {
+    let paused = Upstream::raw(|mut client| while client.try_reply(false).is_ok() {});
+    let second = Hop::start("trust = 'inside'", OPEN, &[paused.address], &["traceparent"]);
+    let first = Hop::start("trust = 'inside'", OPEN, &[second.listen()], &["traceparent"]);
+    let reply = Client::connect(first.listen()).get("/", "overload-context: d=300\r\n");
+    assert_eq!(reply.status(), 504);
+    for hop in [&first, &second] {
+        hop.sidecar.wait_until_empty();
+        hop.sidecar.wait_for("nobody inside", |state| state["inside"] == 0);
+    }
+    assert_eq!(second.egress()["failures"]["late"], 1, "{}", second.egress());
+}
+
+/// A workflow for each request: the tables of names and rates are full, and everything is served.
+#[test]
+fn more_workflows_than_there_is_room_for_are_served_without_a_name() {
+    let (asked, leaf) = leaf();
+    let rest = format!("{OPEN}[gate.workflow]\n");
+    let hop = Hop::start("trust = 'inside'", &rest, &[leaf.address], &["traceparent"]);
+    let mut client = Client::connect(hop.listen());
+    for n in 0..1_100 {
+        let head = format!("overload-context: r=(7 3), w=\"w{n}\"\r\n");
+        assert_eq!(client.get("/", &head).status(), 200);
+    }
+    let asked = asked.lock().unwrap();
+    assert_eq!(told(&asked[1_000]).0, "(7 3) \"w1000\" ");
+    assert_eq!(told(&asked[1_099]).0, "(7 3)  ");
+}
+
+/// Its service goes on, and calls with the rank of the request, not as nobody; once its time is up the calls are refused.
+#[test]
+fn calls_for_a_client_that_has_left_are_still_its_calls() {
+    let (asked, leaf) = leaf();
+    let (barrier, out) = (Barrier::default(), Arc::new(OnceLock::<SocketAddr>::new()));
+    let (held, known) = (barrier.clone(), Arc::clone(&out));
+    let (say, hear) = std::sync::mpsc::channel();
+    let say = Mutex::new(say);
+    let service = Upstream::start(move |request| {
+        held.pass();
+        let trace = format!("traceparent: {}\r\n", request.header("traceparent").unwrap());
+        let answer = Client::connect(*known.get().unwrap()).get("/", &trace);
+        say.lock().unwrap().send(answer.status()).unwrap();
+        ok("served")
+    });
+    let rest = format!("{OPEN}[gate.slots]\nslots = 'fixed'\ncount = 10\n");
+    let sidecar = start("trust = 'inside'", &rest, service.address, &[leaf.address]);
+    out.set(sidecar.handle.egress("next").unwrap()).unwrap();
+    let mut leaving = sidecar.client();
+    leaving.send(&format!("GET / HTTP/1.1\r\nhost: a\r\n{CONTEXT}\r\n"));
+    let mut late = sidecar.client();
+    late.send("GET / HTTP/1.1\r\nhost: a\r\noverload-context: r=(9 3), d=50\r\n\r\n");
+    assert_eq!(late.reply().status(), 504);
+    sidecar.wait_for("the other one", |state| state["inside"] == 1);
+    drop(leaving);
+    sidecar.wait_for("nobody inside", |state| state["inside"] == 0);
+    barrier.open();
+    let mut statuses: Vec<u16> = (0..2).map(|_| hear.recv().unwrap()).collect();
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 504]);
+    let asked = asked.lock().unwrap();
+    assert_eq!(asked.len(), 1);
+    assert_eq!(told(&asked[0]).0, "(7 3) \"shop\" 1");
+    assert_eq!(sidecar.state()["egress"][0]["rejected"], 1);
+}
+
+#[test]
+fn a_service_may_lower_the_rank_of_a_call_and_keeps_its_time() {
+    let (asked, leaf) = leaf();
+    let out = Arc::new(OnceLock::<SocketAddr>::new());
+    let known = Arc::clone(&out);
+    let service = Upstream::start(move |request| {
+        let trace = request.header("traceparent").unwrap();
+        let fields = format!("traceparent: {trace}\r\noverload-context: r=(50 3), w=\"log\"\r\n");
+        plain(&Client::connect(*known.get().unwrap()).get("/", &fields))
+    });
+    let sidecar = start("trust = 'inside'", OPEN, service.address, &[leaf.address]);
+    out.set(sidecar.handle.egress("next").unwrap()).unwrap();
+    assert_eq!(sidecar.client().get("/", CONTEXT).status(), 200);
+    let (said, left) = told(&asked.lock().unwrap()[0]);
+    assert_eq!(said, "(50 3) \"log\" 1");
+    assert!(left.is_some_and(|left| left < 20_000.0), "{left:?}");
+}
+
+#[test]
+fn what_batch_work_calls_can_wait_too() {
+    let (asked, leaf) = leaf();
+    let hop = Hop::start("trust = 'inside'\nbatch = true", OPEN, &[leaf.address], &[]);
+    assert_eq!(Client::connect(hop.listen()).get("/", CONTEXT).status(), 200);
+    let (said, _) = told(&asked.lock().unwrap()[0]);
+    assert!(said.starts_with("(40 "), "{said}");
+}

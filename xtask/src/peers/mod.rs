@@ -4,6 +4,7 @@
 //! only relative to each other, on a machine that does nothing else.
 
 mod config;
+mod graph;
 mod http;
 mod nats;
 mod overload;
@@ -17,7 +18,7 @@ use serde_json::Value;
 use crate::run::Result;
 
 /// What can be compared.
-pub(crate) const NAMES: &str = "proxy, overload, tasks, http, nats, rpc";
+pub(crate) const NAMES: &str = "proxy, overload, tasks, http, nats, rpc, graph";
 
 /// Runs the comparison called `name` and prints it as a table, or as one JSON object per line.
 pub(crate) fn peers(name: &str, json: bool) -> Result {
@@ -32,6 +33,7 @@ pub(crate) fn peers(name: &str, json: bool) -> Result {
     match name {
         "proxy" => proxy::compare().map(|rows| print(&proxy::COLUMNS, &rows)),
         "overload" => overload::compare().map(|rows| print(&overload::COLUMNS, &rows)),
+        "graph" => graph::compare().map(|rows| print(&graph::COLUMNS, &rows)),
         "http" => http::check(),
         "nats" => nats::compare().map(|rows| print(&nats::COLUMNS, &rows)),
         "rpc" => rpc::compare().map(|rows| print(&rpc::COLUMNS, &rows)),

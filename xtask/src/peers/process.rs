@@ -71,7 +71,7 @@ impl Lab {
     }
 }
 
-fn target() -> PathBuf {
+pub(crate) fn target() -> PathBuf {
     let named = std::env::var_os("CARGO_TARGET_DIR");
     named.map_or_else(|| root().join("target"), PathBuf::from)
 }
