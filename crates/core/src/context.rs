@@ -29,6 +29,8 @@ pub struct Context {
     pub sheds: Sheds,
     /// Work done so far and expected in all (Wisp §4.2).
     pub progress: Progress,
+    /// Who sent it, as the receiving driver has seen for itself. It never travels.
+    pub sender: Sender,
 }
 
 impl Context {
@@ -45,6 +47,7 @@ impl Context {
             workflow: self.workflow,
             deadline: self.deadline,
             progress: self.progress,
+            sender: Sender::UNKNOWN,
         }
     }
 
@@ -85,7 +88,29 @@ impl Default for Context {
             demand: 0,
             sheds: Sheds::NONE,
             progress: Progress::default(),
+            sender: Sender::UNKNOWN,
         }
+    }
+}
+
+/// Who sent a request: what a driver knows of it without believing a word. Keyed hashes, so that who tells them apart
+/// cannot tell who they are; 0 where nothing is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sender {
+    /// The peer that has proved who it is, say by a certificate, else its address.
+    pub peer: u32,
+}
+
+impl Sender {
+    /// Nothing is known.
+    pub const UNKNOWN: Self = Self { peer: 0 };
+
+    /// A peer that was named as one that speaks for many, so that its word weighs as much as it says.
+    pub const GATEWAY: u32 = u32::MAX;
+
+    /// The part of a keyed hash that a field holds: neither unknown nor a gateway.
+    pub const fn part(hash: u64) -> u32 {
+        (hash % (Self::GATEWAY as u64 - 1)) as u32 + 1
     }
 }
 

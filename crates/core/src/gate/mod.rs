@@ -20,6 +20,7 @@
 
 mod abandoned;
 mod change;
+mod claims;
 mod config;
 mod door;
 mod downstream;
@@ -50,6 +51,7 @@ use crate::workflow::RateControl;
 
 use abandoned::Abandoned;
 pub use abandoned::Gone;
+use claims::Claims;
 pub use config::GateConfig;
 pub use downstream::CalleeId;
 use downstream::Downstream;
@@ -127,6 +129,7 @@ pub struct Gate {
     service: Ewma,
     attempts: AttemptHistogram,
     downstream: Downstream,
+    claims: Claims,
     /// Only for policies that want their objective learned.
     objective: Option<Learner>,
     /// Rates by workflow, if configured.
@@ -229,6 +232,7 @@ impl Gate {
             service: Ewma::new(1.0 / 32.0),
             attempts: AttemptHistogram::new(config.retry_share),
             downstream: Downstream::default(),
+            claims: Claims::new(now),
             objective: needs.objective.then(Learner::new),
             control: config.workflow.as_ref().map(|own| Box::new(RateControl::new(own, now))),
             due: VecDeque::new(),
@@ -258,6 +262,8 @@ impl Gate {
             return self.arrive_by_lot(now, arrived, context);
         }
         let now = self.advance(now);
+        let believed = self.believe(now, context, true);
+        let context = believed.as_ref().unwrap_or(context);
         self.attempts.record(context.attempt);
         if let Some(objective) = &mut self.objective {
             objective.on_arrival(time_left(now, context), self.shedding);
@@ -450,7 +456,9 @@ impl Gate {
 
     /// A caller tells its demand and sheds without sending a request.
     pub fn on_report(&mut self, now: Instant, context: &Context) {
-        self.advance(now);
+        let now = self.advance(now);
+        let believed = self.believe(now, context, false);
+        let context = believed.as_ref().unwrap_or(context);
         self.admission.on_report(&mut self.cx, &self.backlog, context);
     }
 
@@ -601,6 +609,7 @@ impl Gate {
         self.settled = true;
         self.settle_rates(self.cx.now);
         self.next_settle = self.admission.next_settle();
+        self.claims.settle(self.cx.now, self.admission.word_holds());
         if let Some(control) = &self.control {
             self.next_settle = self.next_settle.min(control.period_ends());
         }
