@@ -99,11 +99,17 @@ impl Default for Context {
 pub struct Sender {
     /// The peer that has proved who it is, say by a certificate, else its address.
     pub peer: u32,
+    /// The address that it came from.
+    pub address: u32,
+    /// The user it is for, as the entry tells users apart.
+    pub user: u32,
+    /// What the header says that limits go by, if one was named.
+    pub header: u32,
 }
 
 impl Sender {
     /// Nothing is known.
-    pub const UNKNOWN: Self = Self { peer: 0 };
+    pub const UNKNOWN: Self = Self { peer: 0, address: 0, user: 0, header: 0 };
 
     /// A peer that was named as one that speaks for many, so that its word weighs as much as it says.
     pub const GATEWAY: u32 = u32::MAX;

@@ -40,6 +40,7 @@ mod names;
 mod notice;
 #[cfg(feature = "stamp")]
 mod round_trips;
+pub mod sender;
 mod shared;
 #[cfg(feature = "stamp")]
 pub mod stamp;

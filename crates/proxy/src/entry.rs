@@ -9,11 +9,11 @@ use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, Request};
 use tidegate_core::entry::{Entry, EntryConfig};
-use tidegate_core::{Criticality, Rank};
+use tidegate_core::{Criticality, Rank, Sender};
 use tidegate_http::identity;
 use tidegate_http::wire::Names;
 
-use crate::config::{ProxyConfig, Rule};
+use crate::config::{Network, ProxyConfig, Rule};
 
 /// Assigns ranks.
 #[derive(Debug)]
@@ -23,6 +23,8 @@ pub(crate) struct Ranks {
     rules: Vec<(Rule, String)>,
     user_header: Option<HeaderName>,
     workflow_header: Option<HeaderName>,
+    limit_header: Option<HeaderName>,
+    gateways: Vec<Network>,
     batch: bool,
     exempt: Vec<String>,
 }
@@ -38,6 +40,8 @@ impl Ranks {
             rules,
             user_header: config.user_header.as_ref().and_then(|name| name.parse().ok()),
             workflow_header: config.workflow_header.as_ref().and_then(|name| name.parse().ok()),
+            limit_header: config.limit_header.as_ref().and_then(|name| name.parse().ok()),
+            gateways: config.gateways.clone(),
             batch: config.batch,
             exempt: config.exempt.clone(),
         }
@@ -62,6 +66,16 @@ impl Ranks {
         let told = || request.headers().get(self.workflow_header.as_ref()?)?.to_str().ok();
         let rule = self.rule(request, peer).and_then(|(rule, _)| rule.workflow.as_deref());
         rule.or_else(told).filter(|name| name.len() <= Names::LONGEST)
+    }
+
+    /// Who sent a request that came from `peer`.
+    pub(crate) fn sender(&self, headers: &HeaderMap, peer: IpAddr) -> Sender {
+        let (verified, limited) = (self.user_header.as_ref(), self.limit_header.as_ref());
+        let mut sender = identity::sender_of(headers, verified, limited, Some(peer));
+        if self.gateways.iter().any(|gateways| gateways.contains(peer)) {
+            sender.peer = Sender::GATEWAY;
+        }
+        sender
     }
 
     /// What is left of a rank where everything is work that can wait.

@@ -104,6 +104,7 @@ fn ask(
         }
     };
     context.rank = settings.ranks.stamp(context.rank);
+    context.sender = settings.ranks.sender(headers, peer.ip);
     if trusted && mentioned {
         context.attempt = context.attempt.max(wire::attempt_of(headers).unwrap_or(0));
     }

@@ -290,7 +290,7 @@ mod tests {
                 self.claims.settle(self.now, WORD);
                 for (n, (peer, sends, count)) in each.iter().enumerate() {
                     let context = Context {
-                        sender: Sender { peer: *peer },
+                        sender: Sender { peer: *peer, ..Sender::UNKNOWN },
                         // Who lies gives itself another name every time.
                         caller: CallerId(self.now.as_nanos()),
                         sheds: Sheds { count: *count, sample: Rank::FIRST },

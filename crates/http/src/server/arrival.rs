@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Uri};
-use tidegate_core::{Context, Instant, Rank};
-use tidegate_driver::context;
+use tidegate_core::{Context, Instant, Rank, Sender};
+use tidegate_driver::{context, sender};
 
 use super::layer::GateLayer;
 use crate::identity;
@@ -70,6 +70,17 @@ impl Trust {
             Self::When(test) => test(head),
         }
     }
+}
+
+/// Who a peer is, as far as that is known by more than its own word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Vouched {
+    /// Not at all: its address stands for it.
+    Address,
+    /// The holder of this name, say by the certificate of the connection.
+    Name(String),
+    /// One that speaks for many others, so that no claim of it is too large.
+    Gateway,
 }
 
 impl fmt::Debug for Trust {
@@ -136,6 +147,7 @@ impl GateLayer {
         for patience in timeout.into_iter().chain(self.patience) {
             context.deadline = context.deadline.min(now + patience);
         }
+        context.sender = self.sender(head);
         Asked {
             context: context::draw(context),
             trusted,
@@ -143,6 +155,18 @@ impl GateLayer {
             claims: carried.context && !trusted,
             grpc: carried.content_type && wire::is_grpc(head.headers),
         }
+    }
+
+    fn sender(&self, head: &Head<'_>) -> Sender {
+        let (verified, limited) = (self.user_header.as_ref(), self.limit_header.as_ref());
+        let address = head.extensions.get().map(|Peer(address)| *address);
+        let mut sender = identity::sender_of(head.headers, verified, limited, address);
+        match self.vouch.as_ref().map_or(Vouched::Address, |vouch| vouch(head)) {
+            Vouched::Address => {}
+            Vouched::Name(name) => sender.peer = sender::mark(name.as_bytes()),
+            Vouched::Gateway => sender.peer = Sender::GATEWAY,
+        }
+        sender
     }
 
     /// The context that came along, unless it is missing or malformed.

@@ -12,7 +12,7 @@ use tidegate_core::slots::{AdaptiveConfig, SlotsConfig};
 use tidegate_driver::{SharedGate, random_seed};
 use tower_layer::Layer;
 
-use super::arrival::{Counts, Head, Trust};
+use super::arrival::{Counts, Head, Trust, Vouched};
 use super::machine::Sampler;
 use super::meter::Meter;
 use super::service::GateService;
@@ -31,6 +31,8 @@ pub struct GateLayer {
     pub(super) entry: Entry,
     pub(super) action: Option<Arc<ActionOf>>,
     pub(super) user_header: Option<HeaderName>,
+    pub(super) limit_header: Option<HeaderName>,
+    pub(super) vouch: Option<Arc<VouchOf>>,
     pub(super) exempt: Vec<Cow<'static, str>>,
     pub(super) names: Names,
     pub(crate) streams: Arc<Streams>,
@@ -44,6 +46,9 @@ pub struct GateLayer {
 /// Names the action that a request asks for.
 pub(super) type ActionOf = dyn Fn(&Head<'_>) -> String + Send + Sync;
 
+/// Says who the peer of a request is.
+pub(super) type VouchOf = dyn Fn(&Head<'_>) -> Vouched + Send + Sync;
+
 impl GateLayer {
     /// A layer that asks `gate`.
     pub fn new(gate: SharedGate) -> Self {
@@ -54,6 +59,8 @@ impl GateLayer {
             entry: Entry::new(&EntryConfig::default(), random_secret()),
             action: None,
             user_header: None,
+            limit_header: None,
+            vouch: None,
             exempt: EXEMPT.map(Cow::Borrowed).to_vec(),
             names: Names::process(),
             streams: Arc::default(),
@@ -108,6 +115,23 @@ impl GateLayer {
     #[must_use]
     pub fn user_header(mut self, name: HeaderName) -> Self {
         self.user_header = Some(name);
+        self
+    }
+
+    /// The header that limits with `each = "header"` go by, say the key of an API. Nothing needs to have verified it: who
+    /// changes it often has the buckets of nobody in particular.
+    #[must_use]
+    pub fn limit_header(mut self, name: HeaderName) -> Self {
+        self.limit_header = Some(name);
+        self
+    }
+
+    /// Says who the peer of a request is, where more than its address is known. What a peer says of the requests it shed
+    /// itself is believed as far as it was seen to have the demand; a gateway that speaks for many is
+    /// believed all of it. Default: the address.
+    #[must_use]
+    pub fn vouch(mut self, who: impl Fn(&Head<'_>) -> Vouched + Send + Sync + 'static) -> Self {
+        self.vouch = Some(Arc::new(who));
         self
     }
 

@@ -2,6 +2,7 @@
 
 mod address;
 mod connections;
+mod means;
 mod percent;
 mod proxy;
 mod rule;
@@ -68,6 +69,7 @@ impl File {
         problems.within("proxy", |problems| self.proxy.validate(problems));
         problems.within("gate", |problems| self.gate.validate(problems));
         problems.within("caller", |problems| self.caller.validate(problems));
+        means::check(self, problems);
     }
 }
 

@@ -19,6 +19,8 @@ const FULL: &str = r#"
 upstreams = ["http://127.0.0.1:3000"]
 user_header = "x-user"
 workflow_header = "x-tenant"
+limit_header = "x-api-key"
+gateways = ["10.0.0.0/8"]
 secret_file = "secret"
 admin_token_file = "token"
 [proxy.health]
