@@ -103,7 +103,7 @@ impl Ticket {
     pub fn slot_at_once(mut self) -> Result<Slot, Self> {
         match (self.told, self.claim.take()) {
             (Some((Fate::Start { degraded }, started)), Some(claim)) => {
-                Ok(Slot { claim, started, degraded, step: Span::ZERO })
+                Ok(Slot { claim, started, degraded, step: Span::ZERO, charge: Charge::Measured })
             }
             (told, claim) => Err(Self { claim, told }),
         }
@@ -134,7 +134,7 @@ impl Future for Ticket {
         Poll::Ready(match fate {
             Fate::Start { degraded } => {
                 claim.phase = Phase::Held;
-                Ok(Slot { claim, started, degraded, step: Span::ZERO })
+                Ok(Slot { claim, started, degraded, step: Span::ZERO, charge: Charge::Measured })
             }
             Fate::Refuse(rejection) => {
                 claim.phase = Phase::Over;
@@ -153,6 +153,19 @@ pub struct Slot {
     degraded: bool,
     /// Service time that the gate has not been told of.
     step: Span,
+    charge: Charge,
+}
+
+/// What a request is taken to have cost when it ends by [`Slot::serve`] or [`Slot::fail`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Charge {
+    /// The time for which it had its slot.
+    #[default]
+    Measured,
+    /// As estimated when it came: what others of its workflow have cost.
+    Estimated,
+    /// What somebody who knows has said.
+    Told(Cost),
 }
 
 impl Slot {
@@ -180,7 +193,12 @@ impl Slot {
         Parent { gate: self.claim.shared.id(), request: self.claim.request, worked, since }
     }
 
-    /// The request was served; its cost is the time since its task learned that it may start.
+    /// What it will be taken to have cost.
+    pub fn charge(&mut self, charge: Charge) {
+        self.charge = charge;
+    }
+
+    /// The request was served; unless [told](Self::charge) otherwise, its cost is the time since its task learned that it may start.
     pub fn serve(self) {
         self.finish_measured(Outcome::Serve);
     }
@@ -265,10 +283,16 @@ impl Slot {
 
     fn finish_measured(mut self, outcome: Outcome) {
         self.claim.phase = Phase::Over;
-        let (request, started) = (self.claim.request, self.started);
+        let (request, started, charge) = (self.claim.request, self.started, self.charge);
         self.claim.shared.step(|state, now| {
-            let cost = now.since(started).max(Span::from_nanos(1));
-            state.end(now, request, cost, outcome, cost.into());
+            let held = now.since(started).max(Span::from_nanos(1));
+            let estimate = || state.gate.request(request).map_or(Cost(0), |request| request.cost);
+            let cost = match charge {
+                Charge::Measured => held.into(),
+                Charge::Estimated => estimate(),
+                Charge::Told(cost) => cost,
+            };
+            state.end(now, request, held, outcome, cost);
         });
     }
 }

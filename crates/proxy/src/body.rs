@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use tidegate_core::{Instant, Outcome, Span};
-use tidegate_driver::Slot;
+use tidegate_driver::{Charge, Slot};
 use tidegate_http::wire;
 
 use tokio::sync::mpsc;
@@ -94,7 +95,10 @@ impl Body for ProxyBody {
         if let Poll::Ready(Some(Ok(frame))) = &mut frame {
             headers::clean_trailers(frame);
             // What the service's gate says is for us, not for our clients.
-            frame.trailers_mut().map(|trailers| trailers.remove(wire::FEEDBACK));
+            if let Some(trailers) = frame.trailers_mut() {
+                trailers.remove(wire::FEEDBACK);
+                held.iter_mut().for_each(|held| held.hear_cost(trailers));
+            }
         }
         match &frame {
             Poll::Ready(Some(Err(_))) => held.take().into_iter().for_each(Held::broken),
@@ -152,6 +156,17 @@ impl Held {
     fn broken(self) {
         self.place.finish(self.worker.gate.now(), Outcome::Fail);
         // The call is dropped, and with it the connection.
+    }
+
+    /// What the request has cost may stand behind the answer.
+    fn hear_cost(&mut self, trailers: &HeaderMap) {
+        let Some(said) = self.worker.settings().costs.said(trailers) else { return };
+        match &mut self.place {
+            Place::Own(entry) => entry.charge(said),
+            Place::Shared(shared) => {
+                lock(shared).iter_mut().for_each(|(entry, _)| entry.charge(said));
+            }
+        }
     }
 
     /// The body does not come in one piece: from now on it may turn out to be a stream.
@@ -234,6 +249,18 @@ pub(crate) enum Entry {
 }
 
 impl Entry {
+    /// Whether the gate asks for a cheaper answer.
+    pub(crate) fn degraded(&self) -> bool {
+        matches!(self, Self::Slot(slot, _) if slot.degraded())
+    }
+
+    /// What the request will be taken to have cost.
+    pub(crate) fn charge(&mut self, charge: Charge) {
+        if let Self::Slot(slot, _) = self {
+            slot.charge(charge);
+        }
+    }
+
     /// The request has ended.
     pub(crate) fn finish(self, now: Instant, outcome: Outcome) {
         let probe = match self {

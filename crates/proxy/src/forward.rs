@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{CONNECTION, CONTENT_TYPE};
-use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body;
 use hyper_util::rt::TokioIo;
 use tidegate_core::rng::Rng;
@@ -159,7 +159,7 @@ async fn forward(
     peer: &Peer,
     request: &mut Request<Upload>,
     asked: &Asked,
-    entry: Entry,
+    mut entry: Entry,
     mut span: Span,
 ) -> Answer {
     let context = &asked.context;
@@ -194,6 +194,7 @@ async fn forward(
     let now = worker.gate.now();
     let passed_on = wire::write_context(&own, now, &worker.names);
     request.headers_mut().insert(wire::CONTEXT, passed_on);
+    ask_for_less(settings, request.headers_mut(), entry.degraded());
     let limit =
         (context.deadline != Instant::FAR).then(|| Duration::from(context.deadline.since(now)));
     let (head, patience) = (request.method() == Method::HEAD, settings.body_timeout.into());
@@ -205,7 +206,12 @@ async fn forward(
                 Some(client) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
                     tunnel(worker, client, response, call, entry)
                 }
-                _ => answer(worker, complete(response, head, patience), call, entry, span),
+                _ => {
+                    entry.charge(settings.costs.unsaid());
+                    let said = settings.costs.said(response.headers());
+                    said.into_iter().for_each(|said| entry.charge(said));
+                    answer(worker, complete(response, head, patience), call, entry, span)
+                }
             }
         }
         Err(failure) => {
@@ -218,6 +224,16 @@ async fn forward(
             span.failed(answer.status());
             answer
         }
+    }
+}
+
+/// Asks the service for a cheaper answer, if the gate does. What a stranger asks for in its name is dropped.
+fn ask_for_less(settings: &Settings, headers: &mut HeaderMap, degraded: bool) {
+    if settings.trust == Trust::Edge {
+        headers.remove(wire::DEGRADE);
+    }
+    if degraded {
+        headers.insert(wire::DEGRADE, wire::DEGRADED);
     }
 }
 
@@ -363,6 +379,6 @@ mod tests {
         }
         type Call<'a> = (&'a Arc<Worker>, &'a Peer, Request<Inbound>);
         let bytes = size(|(worker, peer, request): Call<'_>| serve(worker, peer, request));
-        assert!(bytes <= 1920, "{bytes} bytes");
+        assert!(bytes <= 2048, "{bytes} bytes");
     }
 }

@@ -25,6 +25,7 @@ mod admin;
 mod body;
 pub mod config;
 mod connection;
+mod costs;
 pub mod dashboard;
 mod entry;
 mod forward;

@@ -18,6 +18,7 @@ use tokio_rustls::rustls::ServerConfig;
 use crate::body::Streams;
 use crate::config::{ConnectionsConfig, ProxyConfig, Trust};
 use crate::connection;
+use crate::costs::Costs;
 use crate::entry::Ranks;
 use crate::health::Peers;
 use crate::metrics::Counters;
@@ -74,6 +75,7 @@ pub(crate) struct Worker {
 pub(crate) struct Settings {
     pub(crate) trust: Trust,
     pub(crate) ranks: Ranks,
+    pub(crate) costs: Costs,
     pub(crate) upstreams: Upstreams,
     /// The throttle before them; none if everything is sent.
     pub(crate) outbound: Option<SharedCaller>,
@@ -101,6 +103,7 @@ impl Settings {
         Self {
             trust,
             ranks: Ranks::new(config, secret),
+            costs: Costs::new(config),
             upstreams: Upstreams::new(config, tls.client.clone(), before, peers, (now, seed)),
             outbound: outbound.clone(),
             traces: traces.clone(),

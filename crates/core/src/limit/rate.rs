@@ -280,10 +280,8 @@ mod tests {
             sender: Sender { peer: n, address: n, user: 10 + n, header: 20 + n },
             ..Context::default()
         });
-        let nobody = |context: Context| Context {
-            sender: Sender { user: 0, ..context.sender },
-            ..context
-        };
+        let nobody =
+            |context: Context| Context { sender: Sender { user: 0, ..context.sender }, ..context };
         for each in [Each::Caller, Each::User, Each::Address, Each::Header] {
             let config = RateLimitConfig { each, burst: 2.0, ..Default::default() };
             let mut limit = RateLimit::new(&config, at(0));

@@ -49,6 +49,13 @@ pub struct ProxyConfig {
     /// it is; of others as far as they were seen to have the demand. Only where trust is inside. Default: none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gateways: Vec<Network>,
+    /// Header or trailer of answers that says what the request cost, in seconds of cpu time. Default: none, and a request
+    /// costs the time for which it has its slot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_header: Option<String>,
+    /// Name of the same in load reports (ORCA, `request_cost` or `named_metrics` of `endpoint-load-metrics`). Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_metric: Option<String>,
     /// Whether everything that passes is work that can wait: its rank is taken to sheddable-plus,
     /// unless it is less important already. Default false.
     pub batch: bool,
@@ -134,6 +141,8 @@ impl Default for ProxyConfig {
             workflow_header: None,
             limit_header: None,
             gateways: Vec::new(),
+            cost_header: None,
+            cost_metric: None,
             batch: false,
             secret_file: None,
             exempt: EXEMPT.map(str::to_owned).to_vec(),
@@ -206,6 +215,7 @@ impl ProxyConfig {
             ("user_header", &self.user_header),
             ("workflow_header", &self.workflow_header),
             ("limit_header", &self.limit_header),
+            ("cost_header", &self.cost_header),
         ] {
             let Some(name) = name else { continue };
             let fine = name.parse::<http::HeaderName>().is_ok();

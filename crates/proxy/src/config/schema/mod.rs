@@ -21,6 +21,8 @@ user_header = "x-user"
 workflow_header = "x-tenant"
 limit_header = "x-api-key"
 gateways = ["10.0.0.0/8"]
+cost_header = "x-cpu-seconds"
+cost_metric = "cpu"
 secret_file = "secret"
 admin_token_file = "token"
 [proxy.health]
