@@ -70,11 +70,16 @@ pub(crate) async fn serve(worker: &Arc<Worker>, peer: &Peer, request: Request<In
     };
     span.admitted();
     let mut answer = forward(worker, &settings, peer, &mut request, &asked, entry, span).await;
-    if asked.listens {
-        tell(worker, &mut answer, &asked.context, None);
+    let behind = answer.extensions_mut().remove::<Behind>();
+    if asked.listens && !answer.headers().contains_key(wire::FEEDBACK) {
+        tell(worker, &mut answer, &asked.context, behind.map(|Behind(why)| why).as_ref());
     }
     answer
 }
+
+/// Why a gate behind us refused: for whoever understands it.
+#[derive(Clone, Copy)]
+struct Behind(Rejection);
 
 /// Reads what the request says, as far as the client's word is taken. A timeout always is: it only
 /// says when the client stops waiting.
@@ -88,8 +93,9 @@ fn ask(
     let headers = request.headers();
     let trusted = settings.trust == Trust::Inside;
     let mentioned = wire::mentions_load(headers);
+    let sender = settings.ranks.sender(headers, peer.ip);
     let told = match trusted && mentioned {
-        true => wire::context_of(headers, now, &worker.names),
+        true => wire::context_of(headers, now, &worker.names.of(sender)),
         false => None,
     };
     let listens = matches!(told, Some(Ok(_)));
@@ -98,13 +104,14 @@ fn ask(
         told => {
             worker.counters.malformed.add(u64::from(told.is_some()));
             let workflow = settings.ranks.workflow(request, peer.ip);
-            let workflow = workflow.map_or(Workflow::NONE, |name| worker.names.number(name));
+            let heard = |name| worker.names.of(sender).hear(now, name);
+            let workflow = workflow.map_or(Workflow::NONE, heard);
             let rank = settings.ranks.rank(request, peer.ip);
             Context { rank, workflow, ..Context::default() }
         }
     };
     context.rank = settings.ranks.stamp(context.rank);
-    context.sender = settings.ranks.sender(headers, peer.ip);
+    context.sender = sender;
     if trusted && mentioned {
         context.attempt = context.attempt.max(wire::attempt_of(headers).unwrap_or(0));
     }
@@ -248,8 +255,14 @@ fn answer(
     let (mut parts, source) = response.into_parts();
     headers::remove_hop_by_hop(&mut parts.headers);
     let mentioned = wire::mentions_load(&parts.headers);
-    if let Some(utilization) = mentioned.then(|| orca::utilization(&parts.headers)).flatten() {
-        call.report(utilization);
+    let told = mentioned.then(|| wire::feedback_of(&parts.headers)).flatten().and_then(Result::ok);
+    let busy = || told.as_ref().and_then(|told| told.feedback.utilization);
+    if let Some(busy) = mentioned.then(|| orca::utilization(&parts.headers).or_else(busy)).flatten()
+    {
+        call.report(busy);
+    }
+    if let Some(why) = told.and_then(|told| told.rejection) {
+        parts.extensions.insert(Behind(why));
     }
     // The version is that of one connection too: HTTP/1.0 behind us must not close ours.
     parts.version = Version::HTTP_11;

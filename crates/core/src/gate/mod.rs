@@ -143,6 +143,8 @@ pub struct Gate {
     /// Whether anything was refused since the last finish.
     shedding: bool,
     draining: bool,
+    /// Whether its driver can send callers what nobody asked for.
+    notifies: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -241,6 +243,7 @@ impl Gate {
             utilization: 0.0,
             shedding: false,
             draining: false,
+            notifies: true,
         })
     }
 
@@ -481,11 +484,15 @@ impl Gate {
         }
     }
 
-    /// Tells the numbers of the workflows that limits name: `number` gives each its own. Due before
+    /// Tells the numbers of the workflows that the configuration names: `number` gives each its own. Due before
     /// the first arrival and after every change of the configuration.
     pub fn name_workflows(&mut self, mut number: impl FnMut(&str) -> Workflow) {
         if let Some(limits) = &mut self.limits {
             limits.name_workflows(&mut number);
+        }
+        self.schedule.name_workflows(&mut number);
+        if let Some(control) = &mut self.control {
+            control.name_workflows(&mut number);
         }
     }
 
@@ -495,6 +502,12 @@ impl Gate {
         self.advance(now);
         self.driver_stages = delay;
         self.backlog.set_stages_before(delay);
+    }
+
+    /// Whether the driver can send callers messages that answer nothing. Over HTTP nobody can, and what is not sent is
+    /// not taken to have been told. Default true.
+    pub fn set_notifies(&mut self, notifies: bool) {
+        self.notifies = notifies;
     }
 
     /// How long a message to a caller and back takes, where the driver knows: part of an objective
@@ -641,7 +654,10 @@ impl Gate {
     fn tell_callers(&mut self) {
         self.settled = false;
         while let Some(caller) = self.admission.poll_notice() {
-            self.due.push_back(Due::Notify(caller));
+            // Who will not hear of it is not to be taken to have been told.
+            if self.notifies {
+                self.due.push_back(Due::Notify(caller));
+            }
         }
     }
 

@@ -15,7 +15,7 @@ use tidegate_driver::{context, sender};
 
 use super::layer::GateLayer;
 use crate::identity;
-use crate::wire::{self, Carried};
+use crate::wire::{self, Carried, Names};
 
 /// A request without its body.
 #[derive(Clone, Copy, Debug)]
@@ -136,9 +136,19 @@ impl GateLayer {
     pub(super) fn ask(&self, now: Instant, head: &Head<'_>) -> Asked {
         let trusted = self.trust.trusts(head);
         let carried = Carried::of(head.headers);
-        let told = if trusted && carried.context { self.told(now, head.headers) } else { None };
+        let sender = self.sender(head);
+        let names = || self.names.of(sender);
+        let told =
+            if trusted && carried.context { self.told(now, head.headers, &names()) } else { None };
         let mut context = told
             .unwrap_or_else(|| Context { rank: self.assign(head, &carried), ..Context::default() });
+        // Whoever comes without a context, or from where nobody is believed, has the workflow that we give it.
+        if told.is_none()
+            && let Some(name) = self.workflow.as_ref().and_then(|name| name(head))
+            && name.len() <= Names::LONGEST
+        {
+            context.workflow = names().hear(now, &name);
+        }
         if trusted && carried.attempt {
             let attempt = wire::attempt_of(head.headers).unwrap_or(0);
             context.attempt = context.attempt.max(attempt);
@@ -147,7 +157,7 @@ impl GateLayer {
         for patience in timeout.into_iter().chain(self.patience) {
             context.deadline = context.deadline.min(now + patience);
         }
-        context.sender = self.sender(head);
+        context.sender = sender;
         Asked {
             context: context::draw(context),
             trusted,
@@ -170,8 +180,8 @@ impl GateLayer {
     }
 
     /// The context that came along, unless it is missing or malformed.
-    fn told(&self, now: Instant, headers: &HeaderMap) -> Option<Context> {
-        let told = wire::context_of(headers, now, &self.names)?;
+    fn told(&self, now: Instant, headers: &HeaderMap, names: &Names) -> Option<Context> {
+        let told = wire::context_of(headers, now, names)?;
         if told.is_err() {
             self.counts.malformed.fetch_add(1, Ordering::Relaxed);
         }

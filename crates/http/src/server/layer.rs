@@ -33,6 +33,7 @@ pub struct GateLayer {
     pub(super) user_header: Option<HeaderName>,
     pub(super) limit_header: Option<HeaderName>,
     pub(super) vouch: Option<Arc<VouchOf>>,
+    pub(super) workflow: Option<Arc<WorkflowOf>>,
     pub(super) exempt: Vec<Cow<'static, str>>,
     pub(super) names: Names,
     pub(crate) streams: Arc<Streams>,
@@ -45,6 +46,9 @@ pub struct GateLayer {
 
 /// Names the action that a request asks for.
 pub(super) type ActionOf = dyn Fn(&Head<'_>) -> String + Send + Sync;
+
+/// Names the workflow of a request.
+pub(super) type WorkflowOf = dyn Fn(&Head<'_>) -> Option<String> + Send + Sync;
 
 /// Says who the peer of a request is.
 pub(super) type VouchOf = dyn Fn(&Head<'_>) -> Vouched + Send + Sync;
@@ -61,6 +65,7 @@ impl GateLayer {
             user_header: None,
             limit_header: None,
             vouch: None,
+            workflow: None,
             exempt: EXEMPT.map(Cow::Borrowed).to_vec(),
             names: Names::process(),
             streams: Arc::default(),
@@ -73,7 +78,7 @@ impl GateLayer {
         layer
     }
 
-    /// Tells the gate the numbers of the workflows that its limits name. The layer does so when it is
+    /// Tells the gate the numbers of the workflows that its configuration names. The layer does so when it is
     /// made; due again after a change of the gate's configuration.
     pub fn tell_names(&self) {
         self.gate.input(|gate, _| gate.name_workflows(|name| self.names.number(name)));
@@ -115,6 +120,28 @@ impl GateLayer {
     #[must_use]
     pub fn user_header(mut self, name: HeaderName) -> Self {
         self.user_header = Some(name);
+        self
+    }
+
+    /// Names the workflow of a request that comes without a context, such as its tenant or its route: what quotas, trees,
+    /// turns (`drr`) and limits of each workflow go by. At an edge that is every request. Names that are longer than 64 bytes are
+    /// none. Default: none.
+    ///
+    /// ```
+    /// # use tidegate_http::GateLayer;
+    /// let layer = GateLayer::default().workflow(|head| match head.uri.path() {
+    ///     path if path.starts_with("/checkout") => Some("checkout".to_owned()),
+    ///     // Only where something before us has verified it.
+    ///     _ => head.headers.get("x-tenant")?.to_str().ok().map(str::to_owned),
+    /// });
+    /// # let _ = layer;
+    /// ```
+    #[must_use]
+    pub fn workflow(
+        mut self,
+        of: impl Fn(&Head<'_>) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        self.workflow = Some(Arc::new(of));
         self
     }
 

@@ -51,7 +51,7 @@ pub fn read_context(field: &[u8], now: Instant, names: &Names) -> Result<Context
         sender: unset.sender,
     };
     if let Some(name) = name {
-        context.workflow = names.number(&name);
+        context.workflow = names.hear(now, &name);
     }
     Ok(context)
 }
@@ -160,6 +160,7 @@ mod tests {
                     work: 1,
                     total_work: 2,
                 },
+                ..Context::default()
             }
         );
         assert_eq!(write_context(&context, NOW, &names).as_bytes(), field);
@@ -227,6 +228,7 @@ mod tests {
                     work,
                     total_work,
                 },
+                ..Context::default()
             };
             let field = write_context(&context, NOW, &names);
             prop_assert!(field.len() <= LARGEST_FIELD);

@@ -57,9 +57,14 @@ pub fn context_of(
     with_field(headers, &CONTEXT, |field| read_context(field, now, names))
 }
 
-/// The feedback of a response, or in trailers; none if there is none.
+/// The feedback of a response, or in trailers; none if there is none. Over HTTP nobody can tell a caller of new credits,
+/// so a window is 1 at least: with 0 a caller would be silent until its last word no longer holds.
 pub fn feedback_of(headers: &HeaderMap) -> Option<Result<Message, Malformed>> {
-    with_field(headers, &FEEDBACK, read_feedback)
+    let mut message = with_field(headers, &FEEDBACK, read_feedback)?;
+    if let Ok(Message { feedback, .. }) = &mut message {
+        feedback.window = feedback.window.map(|window| window.max(1));
+    }
+    Some(message)
 }
 
 /// Reads a field that may stand on several lines, which then are one list.
@@ -93,6 +98,15 @@ mod tests {
     use tidegate_core::Rank;
 
     use super::*;
+
+    #[test]
+    fn a_window_of_nothing_is_one_request() {
+        for (field, window) in [("n=0", Some(1)), ("n=7", Some(7)), ("v=1", None)] {
+            let headers = HeaderMap::from_iter([(FEEDBACK, HeaderValue::from_static(field))]);
+            let message = feedback_of(&headers).expect("there").expect("well formed");
+            assert_eq!(message.feedback.window, window, "{field}");
+        }
+    }
 
     #[test]
     fn lines_of_one_field_are_one_dictionary() {

@@ -92,7 +92,7 @@ impl Half {
         names: &Names,
         inputs: &mut Vec<Input>,
     ) -> Result<usize, WireError> {
-        let mut used = 0;
+        let (mut used, names) = (0, &names.of(self.sender));
         while let Some((frame, length)) = Frame::read(&bytes[used..], &settings.limits)? {
             used += length;
             self.take(&frame, arrived, settings.trust, names, inputs)?;

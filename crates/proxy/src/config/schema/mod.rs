@@ -50,8 +50,8 @@ cpu = 1.0
 limit = "rate"
 [gate.workflow]
 quantile = { q = 0.5, beta = 1.0 }
-quantiles = [{ callee = 1, workflow = 1, q = 0.5, beta = 1.0 }]
-shares = [{ workflow = 1 }]
+quantiles = [{ callee = 1, workflow = "a", q = 0.5, beta = 1.0 }]
+shares = [{ workflow = "a" }]
 [caller.breaker]
 [caller.ejection]
 [caller.hedge]
