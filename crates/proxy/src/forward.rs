@@ -259,7 +259,7 @@ fn answer(
     let busy = || told.as_ref().and_then(|told| told.feedback.utilization);
     if let Some(busy) = mentioned.then(|| orca::utilization(&parts.headers).or_else(busy)).flatten()
     {
-        call.report(busy);
+        call.report(worker.gate.now(), busy);
     }
     if let Some(why) = told.and_then(|told| told.rejection) {
         parts.extensions.insert(Behind(why));

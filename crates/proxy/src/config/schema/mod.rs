@@ -44,6 +44,8 @@ workflow = "gold"
 [[proxy.spill]]
 upstreams = ["http://127.0.0.1:3001"]
 capacity = 1.0
+[gate.signals]
+cgroup = "/system.slice/shop.service"
 [gate.signals.weights]
 cpu = 1.0
 [[gate.limits]]
@@ -68,7 +70,8 @@ const CHOICES: [(&str, &str); 6] = [
 ];
 
 /// What the defaults of a choice leave out.
-const FILLS: [(&str, &str); 3] = [
+const FILLS: [(&str, &str); 4] = [
+    ("drr", "[gate.schedule.weights]\ngold = 1\n"),
     ("chain", "policies = [{ policy = 'open' }]\n"),
     (
         "quota",
@@ -83,7 +86,7 @@ const FILLS: [(&str, &str); 3] = [
 ];
 
 /// Tables whose names are the user's own; their values are numbers.
-const MAPS: [&str; 1] = ["gate.signals.weights"];
+const MAPS: [&str; 2] = ["gate.signals.weights", "gate.schedule.weights"];
 
 /// What is described elsewhere in the schema: where, and there.
 const SAME: [(&str, &str); 1] =
