@@ -40,6 +40,8 @@ pub(super) struct Claims {
     /// How much more than what was proven is believed of everybody.
     common: f32,
     faded: Instant,
+    /// When that is next looked at.
+    due: Instant,
     /// The present poll: its number, how many senders spoke in it, and of how many claims did not fit.
     poll: u32,
     spoke: u32,
@@ -86,7 +88,9 @@ const SENDERS: usize = 1 << 17;
 const FORGET: Span = Span::from_secs(10);
 /// Where only services behind the gate have cursors: theirs hold about as long.
 const WINDOW: Span = Span::from_millis(100);
-/// Senders looked at when a period ends, whether they have fallen silent.
+/// How often that is, in windows.
+const SETTLES: f64 = 1.0 / 16.0;
+/// Senders looked at then, whether they have fallen silent.
 const LOOKS: usize = 4;
 
 impl Gate {
@@ -118,6 +122,7 @@ impl Claims {
             by_look: VecDeque::new(),
             common: 1.0,
             faded: now,
+            due: now,
             poll: 1,
             spoke: 0,
             over: 0,
@@ -166,6 +171,11 @@ impl Claims {
     /// A period of the policy is over, and our word holds for `window`. Ends the poll if enough of all senders have spoken.
     pub(super) fn settle(&mut self, now: Instant, window: Span) {
         self.window = window;
+        // Some policies settle with every input.
+        if now < self.due {
+            return;
+        }
+        self.due = now + window.scale(SETTLES);
         self.common = (self.common * halved(now.since(self.faded))).max(1.0);
         self.faded = now;
         let all = self.books.len() as u32;
