@@ -121,5 +121,5 @@ fn nobody_there_is_an_error_of_another_kind() {
         .output()
         .expect("it runs");
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output).contains("cannot ask the sidecar"), "{output:?}");
+    assert!(text(&output).contains("cannot ask 127.0.0.1"), "{output:?}");
 }

@@ -376,10 +376,10 @@ mod tests {
         let (objective, because) = learn(&mut learner, 40, served(4));
         assert_eq!(
             (objective, because),
-            (Span::from_millis(100), Because::Service { mean: Span::from_millis(4) })
+            (Span::from_millis(40), Because::Service { mean: Span::from_millis(4) })
         );
         learner.on_round_trip(Span::from_millis(30));
-        assert_eq!(learn(&mut learner, 40, served(4)).0, Span::from_millis(130));
+        assert_eq!(learn(&mut learner, 40, served(4)).0, Span::from_millis(70));
         let mut quick = Learner::new();
         assert_eq!(learn(&mut quick, 40, served(0)), (FLOOR, Because::Floor { mean: Span::ZERO }));
     }
@@ -388,7 +388,7 @@ mod tests {
     #[test]
     fn as_many_unloaded_requests_as_are_needed_decide() {
         let mut learner = Learner::new();
-        learn(&mut learner, 64, Finish { waiting: 1, ..served(100) });
+        learn(&mut learner, 64, Finish { beside: 2, ..served(100) });
         assert_eq!(learner.current().0, Span::from_millis(400));
         assert_eq!(learn(&mut learner, FIRST as u32 - 1, served(1)).0, Span::from_millis(400));
         assert_eq!(learn(&mut learner, 1, served(1)).0, FLOOR);
@@ -401,8 +401,6 @@ mod tests {
         let before = learner.current();
         for loaded in [
             Finish { shedding: true, ..served(40) },
-            Finish { waiting: 1, ..served(40) },
-            Finish { running: 2, ..served(40) },
             Finish { beside: 2, ..served(40) },
             Finish { outcome: Outcome::Fail, ..served(40) },
             Finish { outcome: Outcome::Cancel, ..served(40) },
@@ -414,21 +412,21 @@ mod tests {
         }
         assert_eq!(learn(&mut learner, 10, served(2)), before);
         // Calm again, so this is what it takes.
-        assert!(learn(&mut learner, 2_000, served(40)).0 > Span::from_millis(900));
+        assert!(learn(&mut learner, 2_000, served(40)).0 > Span::from_millis(360));
     }
 
     #[test]
     fn of_a_service_loaded_from_the_start_little_is_believed() {
-        let loaded = |millis| Finish { shedding: true, waiting: 9, running: 7, ..served(millis) };
+        let loaded = |millis| Finish { shedding: true, waiting: 9, beside: 7, ..served(millis) };
         let mut slow = Learner::new();
         let (objective, because) = learn(&mut slow, 64, loaded(100));
         let mean = Span::from_millis(100);
         assert_eq!((objective, because), (Span::from_millis(400), Because::Loaded { mean }));
         let mut queueing = Learner::new();
-        assert_eq!(learn(&mut queueing, 64, loaded(4)).0, START);
+        assert_eq!(learn(&mut queueing, 64, loaded(4)).0, Span::from_millis(40));
         // Known once it was unloaded; and what takes less under load takes no more without.
-        assert_eq!(learn(&mut queueing, 40, served(8)).0, Span::from_millis(200));
-        assert_eq!(learn(&mut queueing, 2 * BATCH, loaded(3)).0, Span::from_millis(75));
+        assert_eq!(learn(&mut queueing, 40, served(8)).0, Span::from_millis(80));
+        assert_eq!(learn(&mut queueing, 2 * BATCH, loaded(3)).0, Span::from_millis(30));
     }
 
     #[test]
@@ -440,10 +438,10 @@ mod tests {
             }
             learn(&mut learner, 40, served(4)).0
         };
-        let usual = Span::from_millis(100);
-        assert_eq!(tries(4, Span::from_millis(40)), usual);
-        let shorter = tries(9, Span::from_millis(40));
-        assert!((Span::from_millis(38)..=Span::from_millis(43)).contains(&shorter), "{shorter}");
+        let usual = Span::from_millis(40);
+        assert_eq!(tries(4, Span::from_millis(20)), usual);
+        let shorter = tries(9, Span::from_millis(20));
+        assert!((Span::from_millis(19)..=Span::from_millis(22)).contains(&shorter), "{shorter}");
         assert_eq!(tries(10, Span::from_secs(30)), usual, "a timeout is no objective");
         assert_eq!(
             tries(10, Span::from_nanos(1)),

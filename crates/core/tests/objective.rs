@@ -57,7 +57,7 @@ fn it_is_learned_in_calm_times_and_frozen_under_overload() {
     assert_eq!(refused, 0);
     let calm = objective(&gate);
     let mean = Span::from_millis(4);
-    assert_eq!(calm, (Span::from_millis(100), Because::Service { mean }));
+    assert_eq!(calm, (Span::from_millis(40), Because::Service { mean }));
     let changes =
         gate.events().drain().filter(|(_, event)| matches!(event, Event::Objective { .. }));
     assert_eq!(changes.count(), 1);
@@ -77,7 +77,7 @@ fn one_that_is_given_stays() {
     // Told to learn from now on, it does; told again, it is what is told.
     gate.reconfigure(at(3_000_000), &GateConfig::default()).unwrap();
     serve(&mut gate, 3_000_000, 200, 10_000, 4_000);
-    assert_eq!(objective(&gate).0, Span::from_millis(100));
+    assert_eq!(objective(&gate).0, Span::from_millis(40));
     gate.reconfigure(at(9_000_000), &GateConfig::from_toml(text).unwrap()).unwrap();
     assert_eq!(objective(&gate), (Span::from_millis(70), Because::Given));
     // Another policy may have none.

@@ -17,7 +17,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{self, Poll};
 
-use tidegate_core::gate::Gone;
+use tidegate_core::gate::{Gate, Gone};
 use tidegate_core::{Cost, Feedback, Instant, Outcome, Progress, Rejection, RequestId, Span};
 
 use crate::context::Parent;
@@ -198,6 +198,19 @@ impl Slot {
         self.charge = charge;
     }
 
+    /// What it is taken to have cost if it has had its slot for so long.
+    pub fn cost(&self, held: Span) -> Cost {
+        match self.charge {
+            Charge::Measured => held.into(),
+            Charge::Told(cost) => cost,
+            Charge::Estimated => {
+                let request = self.claim.request;
+                let estimate = |gate: &Gate| gate.request(request).map_or(Cost(0), |it| it.cost);
+                self.claim.shared.locked(|state, _, _| estimate(&state.gate))
+            }
+        }
+    }
+
     /// The request was served; unless [told](Self::charge) otherwise, its cost is the time since its task learned that it may start.
     pub fn serve(self) {
         self.finish_measured(Outcome::Serve);
@@ -283,16 +296,14 @@ impl Slot {
 
     fn finish_measured(mut self, outcome: Outcome) {
         self.claim.phase = Phase::Over;
-        let (request, started, charge) = (self.claim.request, self.started, self.charge);
+        let (request, started) = (self.claim.request, self.started);
+        let known = match self.charge {
+            Charge::Measured => None,
+            Charge::Told(_) | Charge::Estimated => Some(self.cost(Span::ZERO)),
+        };
         self.claim.shared.step(|state, now| {
             let held = now.since(started).max(Span::from_nanos(1));
-            let estimate = || state.gate.request(request).map_or(Cost(0), |request| request.cost);
-            let cost = match charge {
-                Charge::Measured => held.into(),
-                Charge::Estimated => estimate(),
-                Charge::Told(cost) => cost,
-            };
-            state.end(now, request, held, outcome, cost);
+            state.end(now, request, held, outcome, known.unwrap_or(held.into()));
         });
     }
 }

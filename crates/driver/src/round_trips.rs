@@ -102,9 +102,9 @@ mod tests {
             }
             gate.objective().expect("tide has one").0
         };
-        assert_eq!(gate.input(|gate, _| learn(gate)), Span::from_millis(100));
+        assert_eq!(gate.input(|gate, _| learn(gate)), Span::from_millis(40));
         RoundTrips::default().heard(&gate, Span::from_millis(30));
-        assert_eq!(gate.input(|gate, _| learn(gate)), Span::from_millis(130));
+        assert_eq!(gate.input(|gate, _| learn(gate)), Span::from_millis(70));
     }
 
     #[cfg(target_os = "linux")]

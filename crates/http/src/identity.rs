@@ -9,25 +9,30 @@ use tidegate_core::entry::{Entry, HourKey};
 use tidegate_core::{Rank, Sender};
 use tidegate_driver::sender;
 
+use crate::path;
+
 /// Cookies that tell users apart, by the names that frameworks give them.
 const SESSION_COOKIES: [&[u8]; 5] =
     [b"session", b"sessionid", b"session_id", b"sid", b"JSESSIONID"];
 
 /// Calls `use_it` with the best that tells this user from others: the value of the header `verified`,
-/// which something before us has verified; else credentials; else a session cookie; else the address
-/// of the peer.
+/// which something before us has verified; else, if `credentials` have been verified, these or a session
+/// cookie; else the address of the peer. What nobody has verified its sender has chosen, and would choose again until
+/// it has a good rank.
 ///
 /// Of an IPv6 address the first half counts: the other is the client's to choose, and who may choose
 /// freely tries until one has a good rank.
 pub fn with_user<R>(
     headers: &HeaderMap,
     verified: Option<&HeaderName>,
+    credentials: bool,
     peer: Option<IpAddr>,
     use_it: impl FnOnce(Option<&[u8]>) -> R,
 ) -> R {
-    let verified = verified.and_then(|name| headers.get(name));
-    let told = verified.or_else(|| headers.get(header::AUTHORIZATION));
-    match told.map(HeaderValue::as_bytes).or_else(|| session(headers)) {
+    let verified = verified.and_then(|name| headers.get(name)).map(HeaderValue::as_bytes);
+    let token = || headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+    let shown = || if credentials { token().or_else(|| session(headers)) } else { None };
+    match verified.or_else(shown) {
         Some(user) => use_it(Some(user)),
         None => with_peer(peer, use_it),
     }
@@ -46,11 +51,12 @@ pub(crate) fn with_peer<R>(peer: Option<IpAddr>, use_it: impl FnOnce(Option<&[u8
 pub fn sender_of(
     headers: &HeaderMap,
     verified: Option<&HeaderName>,
+    credentials: bool,
     limited: Option<&HeaderName>,
     peer: Option<IpAddr>,
 ) -> Sender {
     let said = limited.and_then(|name| headers.get(name));
-    let user = with_user(headers, verified, peer, |user| user.map_or(0, sender::mark));
+    let user = with_user(headers, verified, credentials, peer, |user| user.map_or(0, sender::mark));
     let header = said.map_or(0, |value| sender::mark(value.as_bytes()));
     Sender { user, header, ..peer.map_or(Sender::UNKNOWN, sender::at) }
 }
@@ -111,12 +117,14 @@ fn seconds() -> u64 {
 pub const EXEMPT: [&str; 5] =
     ["/healthz", "/livez", "/readyz", "/health", "/grpc.health.v1.Health/"];
 
-/// Whether `path` is one of `exempt`. One that ends in `/` stands for all below it.
+/// Whether `path` is one of `exempt`. One that ends in `/` stands for all below it. A path that a server may
+/// resolve to another is none.
 pub fn is_exempt(exempt: &[impl AsRef<str>], path: &str) -> bool {
     exempt
         .iter()
         .map(AsRef::as_ref)
         .any(|exempt| if exempt.ends_with('/') { path.starts_with(exempt) } else { path == exempt })
+        && path::is_normal(path)
 }
 
 #[cfg(test)]
@@ -124,13 +132,21 @@ mod tests {
     use super::*;
 
     fn user(headers: &[(&'static str, &'static str)], peer: Option<&str>) -> Option<Vec<u8>> {
+        user_by(true, headers, peer)
+    }
+
+    fn user_by(
+        credentials: bool,
+        headers: &[(&'static str, &'static str)],
+        peer: Option<&str>,
+    ) -> Option<Vec<u8>> {
         let headers: HeaderMap = headers
             .iter()
             .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
             .collect();
         let verified = HeaderName::from_static("x-user");
         let peer = peer.map(|peer| peer.parse().unwrap());
-        with_user(&headers, Some(&verified), peer, |user| user.map(<[u8]>::to_vec))
+        with_user(&headers, Some(&verified), credentials, peer, |user| user.map(<[u8]>::to_vec))
     }
 
     /// The configured header, else credentials, else a session, else the address.
@@ -144,6 +160,13 @@ mod tests {
         assert_eq!(user(&[cookie], Some("10.0.0.7")).as_deref(), Some(&b"abc="[..]));
         assert_eq!(user(&[cookie, token], None).as_deref(), Some(&b"Bearer t"[..]));
         assert_eq!(user(&[cookie, token, header], None).as_deref(), Some(&b"ann"[..]));
+        let peer = Some("10.0.0.7");
+        assert_eq!(
+            user_by(false, &[cookie, token], peer),
+            user(&[], peer),
+            "nobody has verified them"
+        );
+        assert_eq!(user_by(false, &[cookie, header], peer).as_deref(), Some(&b"ann"[..]));
     }
 
     #[test]
@@ -161,6 +184,9 @@ mod tests {
             ("/healthz/x", false),
             ("/grpc.health.v1.Health/Check", true),
             ("/", false),
+            ("/grpc.health.v1.Health/../expensive", false),
+            ("/grpc.health.v1.Health/%2e%2e/expensive", false),
+            ("/grpc.health.v1.Health/..%2fexpensive", false),
         ] {
             assert_eq!(is_exempt(&EXEMPT, path), exempt, "{path}");
         }

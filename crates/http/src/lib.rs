@@ -35,6 +35,7 @@
 mod body;
 pub mod client;
 pub mod identity;
+pub mod path;
 pub mod server;
 mod spawn;
 pub mod wire;

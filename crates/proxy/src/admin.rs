@@ -2,13 +2,13 @@
 
 use std::convert::Infallible;
 use std::future::poll_fn;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, LOCATION};
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::header::{CONTENT_TYPE, HOST, LOCATION};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -37,10 +37,17 @@ pub(crate) async fn serve(shared: Arc<Shared>, listener: TcpListener) {
             continue;
         };
         let shared = Arc::clone(&shared);
+        let own = stream.local_addr().map(|address| address.ip()).ok();
         tokio::spawn(async move {
             let service = service_fn(|request| {
                 let shared = Arc::clone(&shared);
-                async move { Ok::<_, Infallible>(answer(&shared, request, peer).await) }
+                async move {
+                    let answer = match is_own(&shared, request.headers(), own) {
+                        true => answer(&shared, request, peer).await,
+                        false => text(StatusCode::MISDIRECTED_REQUEST, NOT_OURS),
+                    };
+                    Ok::<_, Infallible>(answer)
+                }
             });
             // How an operator's connection ends is not our business.
             let _ = http1::Builder::new()
@@ -63,6 +70,33 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>, peer: SocketAd
         return text(status, why);
     }
     change(shared, request, peer).await
+}
+
+const NOT_OURS: &str = "\
+the admin port is asked by a name that is not this machine's: name it in proxy.admin_hosts if it is
+";
+
+/// Whether a request is for this machine by one of its names. A stranger's page can have a name of the stranger's point to
+/// any address, and then reads what its visitor may read (DNS rebinding); but its browser says that name, and
+/// no stranger can have an address, or a name without a dot.
+fn is_own(shared: &Shared, headers: &HeaderMap, own: Option<IpAddr>) -> bool {
+    let mut hosts = headers.get_all(HOST).iter();
+    // No browser leaves it out.
+    let Some(host) = hosts.next() else { return true };
+    let Some(host) = host.to_str().ok().filter(|_| hosts.next().is_none()) else { return false };
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    if let Ok(address) = name.parse::<IpAddr>() {
+        let address = address.to_canonical();
+        return address.is_loopback() || own.is_some_and(|own| own.to_canonical() == address);
+    }
+    let name = name.trim_end_matches('.').to_ascii_lowercase();
+    let named = |known: &String| known.eq_ignore_ascii_case(&name);
+    !name.contains('.')
+        || name.ends_with(".localhost")
+        || shared.file().proxy.admin_hosts.iter().any(named)
 }
 
 /// Pages that change nothing.

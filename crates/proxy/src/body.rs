@@ -10,13 +10,14 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
-use tidegate_core::{Instant, Outcome, Span};
+use tidegate_core::{Instant, Outcome, RequestId, Span};
 use tidegate_driver::{Charge, Slot};
-use tidegate_http::wire;
 
 use tokio::sync::mpsc;
 
+use crate::exempt;
 use crate::headers;
+use crate::inflight::Listed;
 use crate::sideline::Probe;
 use crate::trace::Span as Traced;
 use crate::upstream::{Call, Source};
@@ -94,10 +95,9 @@ impl Body for ProxyBody {
         };
         if let Poll::Ready(Some(Ok(frame))) = &mut frame {
             headers::clean_trailers(frame);
-            // What the service's gate says is for us, not for our clients.
-            if let Some(trailers) = frame.trailers_mut() {
-                trailers.remove(wire::FEEDBACK);
-                held.iter_mut().for_each(|held| held.hear_cost(trailers));
+            if let (Some(trailers), Some(held)) = (frame.trailers_mut(), held.as_mut()) {
+                headers::remove_reports(trailers, held.worker.settings().trust);
+                held.hear_cost(trailers);
             }
         }
         match &frame {
@@ -139,6 +139,9 @@ pub(crate) struct Held {
     pub(crate) outcome: Outcome,
     /// Whether the answer is a refusal of the upstream's own.
     pub(crate) refused: bool,
+    /// Calls that the service makes for it are known by it, to its end.
+    #[expect(dead_code, reason = "held for its end")]
+    pub(crate) listed: Listed,
     /// Ends with it.
     #[expect(dead_code, reason = "held for its end")]
     pub(crate) span: Traced,
@@ -242,9 +245,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) enum Entry {
     /// It has a slot; a probe too while models are played.
     Slot(Slot, Option<Probe>),
+    /// The same, and the gate has heard how much of its time the service has worked.
+    Measured(Slot, Option<Probe>),
     /// Nothing holds it: what the gate decides is not enforced for it.
     Watched(Probe),
-    /// The gate was not asked.
+    /// It passed the gate, in one of the places for that.
+    Exempt(exempt::Place),
+    /// Nothing holds it any more.
     Outside,
 }
 
@@ -256,14 +263,36 @@ impl Entry {
 
     /// What the request will be taken to have cost.
     pub(crate) fn charge(&mut self, charge: Charge) {
-        if let Self::Slot(slot, _) = self {
+        if let Self::Slot(slot, _) | Self::Measured(slot, _) = self {
             slot.charge(charge);
+        }
+    }
+
+    /// Who it is in the gate.
+    pub(crate) fn request(&self) -> Option<RequestId> {
+        match self {
+            Self::Slot(slot, _) | Self::Measured(slot, _) => Some(slot.request()),
+            Self::Watched(_) | Self::Exempt(_) | Self::Outside => None,
+        }
+    }
+
+    /// The gate has been told of its service time.
+    pub(crate) fn measured(self) -> Self {
+        match self {
+            Self::Slot(slot, probe) => Self::Measured(slot, probe),
+            other => other,
         }
     }
 
     /// The request has ended.
     pub(crate) fn finish(self, now: Instant, outcome: Outcome) {
         let probe = match self {
+            Self::Measured(slot, probe) => {
+                let held = now.since(slot.started()).max(Span::from_nanos(1));
+                let cost = slot.cost(held);
+                slot.finish(outcome, cost);
+                probe
+            }
             Self::Slot(slot, probe) => {
                 if outcome == Outcome::Serve {
                     slot.serve();
@@ -273,6 +302,10 @@ impl Entry {
                 probe
             }
             Self::Watched(probe) => Some(probe),
+            Self::Exempt(place) => {
+                place.end();
+                None
+            }
             Self::Outside => None,
         };
         probe.into_iter().for_each(|probe| probe.end(now, outcome));

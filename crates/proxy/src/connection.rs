@@ -33,18 +33,22 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::unconstrained;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::body::ProxyBody;
+use crate::certificate::Certificate;
 use crate::config::{ConnectionsConfig, Version};
+use crate::h2::Flood;
 use crate::headers::Peer;
 use crate::inbound::Inbound;
+use crate::metrics::Counters;
 use crate::rarely::Rarely;
+use crate::seats::Seat;
 use crate::socket::{Look, Socket};
 use crate::tls;
-use crate::worker::{Phase, Worker};
-use crate::{forward, h2};
+use crate::worker::{Phase, Settings, Worker};
+use crate::{egress, forward, h2, proxy_protocol};
 
 /// Fields that hyper takes of a request if it is told nothing else.
 const HYPER_HEADERS: usize = 100;
@@ -63,12 +67,29 @@ const LAST_CALL: Duration = Duration::from_millis(100);
 /// Serves a connection to its end.
 pub(crate) async fn serve(
     worker: Arc<Worker>,
-    stream: TcpStream,
-    peer: IpAddr,
+    mut stream: TcpStream,
+    mut peer: IpAddr,
+    seat: Arc<Seat>,
     mut phase: watch::Receiver<Phase>,
 ) {
     let settings = worker.settings();
     let limit = Duration::from(settings.header_timeout);
+    if settings.proxy_protocol {
+        // Rare, and not to be carried by every connection.
+        let told = Box::pin(timeout(limit, whose(&settings, &mut stream, peer)));
+        peer = tokio::select! {
+            biased;
+            told = told => match told {
+                Ok(Ok(address)) => address,
+                Ok(Err(_)) | Err(_) => return worker.counters.unnamed.add(1),
+            },
+            () = draining(&mut phase) => return,
+            () = seat.leave() => return,
+        };
+        if !worker.name(&seat, peer, &settings) {
+            return;
+        }
+    }
     // Silent for too long, or gone, or no TLS: how a connection ends is the client's business.
     match &settings.tls {
         None => {
@@ -76,11 +97,12 @@ pub(crate) async fn serve(
                 biased;
                 version = timeout(limit, spoken_on(&stream)) => version,
                 () = draining(&mut phase) => return,
+                () = seat.leave() => return,
             };
             drop(settings);
             if let Ok(Ok(version)) = version {
                 let (stream, look) = Socket::new(stream);
-                speak(worker, (stream, look), version, peer, phase).await;
+                speak(worker, (stream, look), version, Peer::new(peer).on(seat), phase).await;
             }
         }
         Some(config) => {
@@ -90,6 +112,7 @@ pub(crate) async fn serve(
                 accepted =
                     timeout(limit, TlsAcceptor::from(Arc::clone(config)).accept(stream)) => accepted,
                 () = draining(&mut phase) => return,
+                () = seat.leave() => return,
             };
             drop(settings);
             let Ok(Ok(stream)) = accepted else {
@@ -98,8 +121,19 @@ pub(crate) async fn serve(
             };
             let h2 = stream.get_ref().1.alpn_protocol() == Some(tls::H2);
             let version = if h2 { Version::Two } else { Version::One };
+            let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+            let certificate = certificate.and_then(|der| Certificate::read(der));
+            let peer = Peer::secured(peer, certificate.map(|it| it.identity())).on(seat);
             speak(worker, (stream, look), version, peer, phase).await;
         }
+    }
+}
+
+/// Whose a connection from `peer` is, where the proxies before us say so first.
+async fn whose(settings: &Settings, stream: &mut TcpStream, peer: IpAddr) -> io::Result<IpAddr> {
+    match settings.strangers.hops.trusts(peer) {
+        true => Ok(proxy_protocol::read(stream).await?.unwrap_or(peer)),
+        false => Err(io::ErrorKind::PermissionDenied.into()),
     }
 }
 
@@ -107,25 +141,29 @@ async fn speak<S>(
     worker: Arc<Worker>,
     (stream, look): (S, Look),
     version: Version,
-    peer: IpAddr,
+    peer: Peer,
     mut phase: watch::Receiver<Phase>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let pulse = Arc::new(Pulse::default());
+    let pulse = peer.pulse();
     // Frames of HTTP/2 come without a request, too: there only answers tell the busy from the idle.
     let heads = version == Version::One;
-    let io = Watched { stream, heads, pulse: Arc::clone(&pulse) };
+    let flood = (!heads).then(|| (Flood::new(Instant::now()), Arc::clone(&worker.counters)));
+    let io = Watched { stream, heads, flood, pulse: Arc::clone(&pulse) };
     // HTTP/2 is read whatever waits.
     let seen = heads.then_some(&look);
     let limits = worker.settings().connections.clone();
-    let peer = Peer::new(peer);
     let (worker, peer) = (&worker, &peer);
     let answer = |request: Request<Inbound>| {
         let active = Active::new(&pulse);
         // Made inside, where it stays: its future is large, and would be copied on the way.
         async move {
-            let mut answer = forward::serve(worker, peer, request).await;
+            let mut answer = match &worker.way_out {
+                None => forward::serve(worker, peer, request).await,
+                // Not to be carried by what comes in.
+                Some(way) => Box::pin(egress::serve(worker, way, peer, request)).await,
+            };
             if active.pulse.old.load(Ordering::Relaxed) {
                 let close = HeaderValue::from_static("close");
                 answer.headers_mut().insert(CONNECTION, close);
@@ -137,7 +175,7 @@ async fn speak<S>(
     macro_rules! to_the_end {
         ($connection:expr) => {{
             let mut connection = pin!($connection);
-            let told = pin!(verdict(&mut phase, worker, &pulse, seen));
+            let told = pin!(verdict(&mut phase, worker, peer, &pulse, seen));
             let verdict = tokio::select! {
                 biased;
                 _ = connection.as_mut() => Verdict::Over,
@@ -214,6 +252,7 @@ enum Verdict {
 async fn verdict(
     phase: &mut watch::Receiver<Phase>,
     worker: &Worker,
+    peer: &Peer,
     pulse: &Pulse,
     look: Option<&Look>,
 ) -> Verdict {
@@ -222,6 +261,8 @@ async fn verdict(
         () = draining(phase) => Verdict::End,
         verdict = watch(worker, pulse, look.is_some()) => verdict,
         () = gone(look, pulse) => Verdict::Gone,
+        // Of a head that has begun there is no telling when it will be whole.
+        () = peer.leave() => if pulse.read().reading { Verdict::Gone } else { Verdict::End },
     }
 }
 
@@ -340,6 +381,11 @@ impl Pulse {
         change(&self.taken, 1);
     }
 
+    /// Whether nobody waits for anything here.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.active.load(Ordering::Relaxed) == 0
+    }
+
     /// Whether there is more of the last request to be read.
     pub(crate) fn note_unread(&self, unread: bool) {
         self.unread.store(unread, Ordering::Relaxed);
@@ -441,6 +487,8 @@ struct Watched<S> {
     stream: S,
     /// Whether bytes between two requests are the head of the next.
     heads: bool,
+    /// Frames of HTTP/2 that ask for nothing, and who counts those that send too many.
+    flood: Option<(Flood, Arc<Counters>)>,
     pulse: Arc<Pulse>,
 }
 
@@ -450,8 +498,11 @@ impl<S: Unpin> Watched<S> {
         write: impl FnOnce(Pin<&mut S>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         let result = write(Pin::new(&mut self.stream));
-        if result.is_ready() {
+        if let Poll::Ready(written) = &result {
             self.pulse.take();
+            if let (Some((flood, _)), Ok(bytes)) = (&mut self.flood, written) {
+                flood.on_taken(*bytes);
+            }
         }
         result
     }
@@ -467,6 +518,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         let result = Pin::new(&mut self.stream).poll_read(cx, buffer);
         if self.heads && buffer.filled().len() > before {
             self.pulse.reading.store(true, Ordering::Relaxed);
+        }
+        if let Some((flood, counters)) = &mut self.flood
+            && buffer.filled().len() > before
+            && !flood.on_sent(&buffer.filled()[before..], Instant::now())
+        {
+            counters.floods.add(1);
+            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
         }
         result
     }

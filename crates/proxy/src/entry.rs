@@ -1,19 +1,25 @@
 //! Ranks for requests that come without one: by rule for the business, by a keyed hash for the user.
 //!
 //! Rules are looked through in order and the first that fits decides. Where there are rules, what
-//! fits none is refused first; where there are none, everything is equally important. Users are told
-//! apart by a header that something before us has verified, else by their credentials, else by
-//! their address; what is found goes through the hash at once and is kept nowhere.
+//! fits none is refused first; where there are none, everything is equally important.
+//!
+//! A user is somebody whom something has verified, or else an address: whoever may choose what tells it from others tries
+//! until it has a good rank. In this order count: a header, if a proxy that we trust has set it; the certificate of the
+//! connection; credentials and session cookies, if we are told that they are verified; the address, through the
+//! proxies that we trust. What is found goes through the hash at once and is kept nowhere.
 
 use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, Request};
 use tidegate_core::entry::{Entry, EntryConfig};
 use tidegate_core::{Criticality, Rank, Sender};
-use tidegate_http::identity;
+use tidegate_driver::sender;
 use tidegate_http::wire::Names;
+use tidegate_http::{identity, path};
 
-use crate::config::{Network, ProxyConfig, Rule};
+use crate::config::{Network, ProxyConfig, Rule, Trust};
+use crate::edge::Strangers;
+use crate::headers::Peer;
 
 /// Assigns ranks.
 #[derive(Debug)]
@@ -22,6 +28,8 @@ pub(crate) struct Ranks {
     /// Rules, each with the name its business rank has in the entry's table.
     rules: Vec<(Rule, String)>,
     user_header: Option<HeaderName>,
+    /// Whether credentials have been verified.
+    credentials: bool,
     workflow_header: Option<HeaderName>,
     limit_header: Option<HeaderName>,
     gateways: Vec<Network>,
@@ -39,6 +47,8 @@ impl Ranks {
             entry: Entry::new(&EntryConfig { actions }, secret),
             rules,
             user_header: config.user_header.as_ref().and_then(|name| name.parse().ok()),
+            // Services of ours show what they have been given.
+            credentials: config.edge.verified_credentials || config.trust == Trust::Inside,
             workflow_header: config.workflow_header.as_ref().and_then(|name| name.parse().ok()),
             limit_header: config.limit_header.as_ref().and_then(|name| name.parse().ok()),
             gateways: config.gateways.clone(),
@@ -54,6 +64,8 @@ impl Ranks {
 
     fn rule<B>(&self, request: &Request<B>, peer: IpAddr) -> Option<&(Rule, String)> {
         let (method, path) = (request.method(), request.uri().path());
+        // What may be read as another path is none of those that rules name.
+        let path = if !self.rules.is_empty() && path::is_normal(path) { path } else { "" };
         self.rules.iter().find(|(rule, _)| rule.fits(method, path, request.headers(), peer))
     }
 
@@ -68,14 +80,19 @@ impl Ranks {
         rule.or_else(told).filter(|name| name.len() <= Names::LONGEST)
     }
 
-    /// Who sent a request that came from `peer`.
-    pub(crate) fn sender(&self, headers: &HeaderMap, peer: IpAddr) -> Sender {
-        let (verified, limited) = (self.user_header.as_ref(), self.limit_header.as_ref());
-        let mut sender = identity::sender_of(headers, verified, limited, Some(peer));
-        if self.gateways.iter().any(|gateways| gateways.contains(peer)) {
-            sender.peer = Sender::GATEWAY;
-        }
-        sender
+    /// Who sent a request from `client`, which came by the connection of `peer`.
+    pub(crate) fn sender(&self, headers: &HeaderMap, client: &Client<'_>, peer: IpAddr) -> Sender {
+        let mark = |user: Option<&[u8]>| user.map_or(0, sender::mark);
+        let user = self.with_user(headers, client, Some(client.address), mark);
+        let said = self.limit_header.as_ref().and_then(|name| headers.get(name));
+        let header = said.map_or(0, |value| sender::mark(value.as_bytes()));
+        let known = sender::at(client.address);
+        let peer = match client.certificate {
+            _ if self.gateways.iter().any(|gateways| gateways.contains(peer)) => Sender::GATEWAY,
+            Some(certificate) => sender::mark(certificate),
+            None => known.peer,
+        };
+        Sender { peer, user, header, ..known }
     }
 
     /// What is left of a rank where everything is work that can wait.
@@ -86,16 +103,51 @@ impl Ranks {
     }
 
     /// Whether more than its address says who a request is from.
-    pub(crate) fn names_user(&self, headers: &HeaderMap) -> bool {
-        identity::with_user(headers, self.user_header.as_ref(), None, |user| user.is_some())
+    pub(crate) fn names_user(&self, headers: &HeaderMap, client: &Client<'_>) -> bool {
+        self.with_user(headers, client, None, |user| user.is_some())
     }
 
-    /// The rank of a request from `peer`.
-    pub(crate) fn rank<B>(&self, request: &Request<B>, peer: IpAddr) -> Rank {
-        let action = self.rule(request, peer).map_or("", |(_, name)| name);
-        identity::with_user(request.headers(), self.user_header.as_ref(), Some(peer), |user| {
-            identity::rank(&self.entry, action, user)
-        })
+    /// The rank of a request from `client`.
+    pub(crate) fn rank<B>(&self, request: &Request<B>, client: &Client<'_>) -> Rank {
+        let action = self.rule(request, client.address).map_or("", |(_, name)| name);
+        let rank = |user: Option<&[u8]>| identity::rank(&self.entry, action, user);
+        self.with_user(request.headers(), client, Some(client.address), rank)
+    }
+
+    /// Calls `use_it` with what tells the user of a request, or else `address`, from others.
+    fn with_user<R>(
+        &self,
+        headers: &HeaderMap,
+        client: &Client<'_>,
+        address: Option<IpAddr>,
+        use_it: impl FnOnce(Option<&[u8]>) -> R,
+    ) -> R {
+        let told = |name: &&HeaderName| client.vouched && headers.contains_key(*name);
+        let header = self.user_header.as_ref().filter(told);
+        match client.certificate {
+            Some(certificate) if header.is_none() => use_it(Some(certificate)),
+            _ => identity::with_user(headers, header, self.credentials, address, use_it),
+        }
+    }
+}
+
+/// Whom a request is from, as far as the connection and the proxies before us say.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Client<'a> {
+    pub(crate) address: IpAddr,
+    /// Whom the certificate of the connection is for, if it is the client's own.
+    certificate: Option<&'a [u8]>,
+    /// Whether something that we trust has passed the request on.
+    vouched: bool,
+}
+
+impl<'a> Client<'a> {
+    /// Whoever has sent a request with these `headers` over a connection from `peer`.
+    pub(crate) fn of(strangers: &Strangers, headers: &HeaderMap, peer: &'a Peer) -> Self {
+        let vouched = strangers.trusts(peer);
+        // The certificate of a proxy tells nothing of whom it passes on.
+        let certificate = peer.certificate.as_deref().filter(|_| !vouched);
+        Self { address: strangers.hops.client(headers, peer.ip), certificate, vouched }
     }
 }
 
@@ -109,6 +161,11 @@ mod tests {
         let text = format!("[proxy]\nuser_header = 'x-user'\n{rules}");
         let file = crate::File::parse(&text).unwrap_or_else(|error| panic!("{error}"));
         Ranks::new(&file.proxy, [7; 16])
+    }
+
+    /// A stranger at an address.
+    fn client(address: IpAddr) -> Client<'static> {
+        Client { address, certificate: None, vouched: false }
     }
 
     fn request(method: &str, path: &str, headers: &[(&str, &str)]) -> Request<()> {
@@ -142,7 +199,7 @@ mod tests {
             ("HEAD", "/", 40),
             ("GET", "/", 63),
         ] {
-            let rank = ranks.rank(&request(method, path, &[]), PEER);
+            let rank = ranks.rank(&request(method, path, &[]), &client(PEER));
             assert_eq!(rank.business(), business, "{method} {path}");
         }
     }
@@ -171,30 +228,45 @@ mod tests {
             (&[], 50, None),
         ] {
             let request = request("GET", "/", headers);
-            assert_eq!(ranks.rank(&request, PEER).business(), business, "{headers:?}");
+            assert_eq!(ranks.rank(&request, &client(PEER)).business(), business, "{headers:?}");
             assert_eq!(ranks.workflow(&request, PEER), workflow, "{headers:?}");
         }
         let stranger = "10.0.0.1".parse().unwrap();
-        assert_eq!(ranks.rank(&request("GET", "/", &[]), stranger).business(), 63);
+        assert_eq!(ranks.rank(&request("GET", "/", &[]), &client(stranger)).business(), 63);
         let stamped = |business| ranks.stamp(Rank::new(business, 9));
         assert_eq!(stamped(3).criticality(), Criticality::SheddablePlus);
         assert_eq!((stamped(3).user(), stamped(50)), (9, Rank::new(50, 9)));
     }
 
     #[test]
-    fn users_are_told_apart_by_the_best_there_is() {
-        let ranks = ranks("");
-        let of = |headers: &[(&str, &str)]| ranks.rank(&request("GET", "/", headers), PEER);
-        assert_eq!(of(&[]).business(), 24);
-        let by_cookie = of(&[("cookie", "a=b; sid=ann")]);
-        let by_credentials = of(&[("authorization", "Bearer ann"), ("cookie", "sid=ann")]);
-        let by_header = of(&[("x-user", "ann"), ("authorization", "Bearer ann")]);
-        assert_eq!(by_cookie, of(&[("cookie", "sid=ann"), ("x-other", "1")]));
-        assert_eq!(by_credentials, of(&[("authorization", "Bearer ann")]));
-        assert_eq!(by_header, of(&[("x-user", "ann")]));
+    fn users_are_those_whom_something_has_verified() {
+        let (own, told) = (ranks(""), ranks("edge = { verified_credentials = true }\n"));
+        let (stranger, ann) = (client(PEER), Client { certificate: Some(b"ann"), ..client(PEER) });
+        let vouched = Client { vouched: true, ..client(PEER) };
+        let rank = |ranks: &Ranks, client: &Client<'_>, headers: &[(&str, &str)]| {
+            ranks.rank(&request("GET", "/", headers), client)
+        };
+        let (cookie, token) = (("cookie", "a=b; sid=ann"), ("authorization", "Bearer ann"));
+        let header = ("x-user", "ann");
+        let nobody = rank(&own, &stranger, &[]);
+        assert_eq!(nobody.business(), 24);
+        for made_up in [&[cookie][..], &[token], &[header], &[cookie, token, header]] {
+            assert_eq!(rank(&own, &stranger, made_up), nobody, "{made_up:?}");
+        }
+        let by_cookie = rank(&told, &stranger, &[cookie]);
+        let by_token = rank(&told, &stranger, &[token, cookie]);
+        let by_header = rank(&own, &vouched, &[header, token]);
         assert_eq!(by_header, by_cookie, "who it is, not where it stands");
-        let all = [of(&[]), by_cookie, by_credentials, of(&[("x-user", "bob")])];
+        assert_ne!(by_header, rank(&own, &vouched, &[("x-user", "bob")]));
+        assert_eq!(rank(&own, &ann, &[header, token]), by_header, "by its certificate");
+        let all = [nobody, by_cookie, by_token];
         assert!(all.windows(2).all(|pair| pair[0] != pair[1]), "{all:?}");
+        let names = |ranks: &Ranks, client, headers: &[(&str, &str)]| {
+            ranks.names_user(request("GET", "/", headers).headers(), client)
+        };
+        assert!(!names(&own, &stranger, &[cookie, token, header]));
+        assert!(names(&told, &stranger, &[cookie]) && names(&own, &vouched, &[header]));
+        assert!(names(&own, &ann, &[]));
     }
 
     #[test]

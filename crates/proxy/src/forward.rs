@@ -1,6 +1,7 @@
 //! The way of one request: into the gate, to an upstream, and back.
 
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Versio
 use http_body::Body;
 use hyper_util::rt::TokioIo;
 use tidegate_core::rng::Rng;
-use tidegate_core::{Context, Instant, Outcome, Rejection, Workflow};
+use tidegate_core::{Advice, Context, Feedback, Instant, Outcome, Progress, Rejection, Workflow};
 use tidegate_driver::context;
 use tidegate_http::wire::{self, Refusal};
 use tokio::io::AsyncWriteExt;
@@ -18,20 +19,24 @@ use tokio::time::timeout;
 
 use crate::body::{Entry, Held, Place, ProxyBody};
 use crate::config::{self, Percent, Trust};
+use crate::entry::Client;
 use crate::headers::{self, Peer};
 use crate::inbound::Inbound;
+use crate::inflight::{InFlight, Listed};
 use crate::trace::Span;
 use crate::upload::Upload;
 use crate::upstream::{Call, Failure, Source};
 use crate::worker::{Settings, Worker};
-use crate::{orca, outbound, spare};
+use crate::{edge, exempt, orca, outbound, spare, tunnel};
 
 type Answer = Response<ProxyBody>;
 
 /// What there is to know of a request before the gate is asked.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+pub(crate) struct Asked {
     context: Context,
+    /// Whose it is, through the proxies that we trust.
+    pub(crate) address: IpAddr,
     /// Whether it came with a context that was taken, so that its sender understands feedback.
     listens: bool,
     /// Whether anything but an address says who the user is.
@@ -39,6 +44,14 @@ struct Asked {
     grpc: bool,
     /// Whether its connection must end if nobody reads its body.
     long: bool,
+}
+
+impl Asked {
+    /// A call of the guarded service.
+    pub(crate) fn of_call(context: Context, address: IpAddr, request: &Request<Upload>) -> Self {
+        let (grpc, long) = (wire::is_grpc(request.headers()), is_long(request));
+        Self { context, address, listens: false, named: true, grpc, long }
+    }
 }
 
 /// Bytes of a body that hyper mostly has read with its head, and drops where nobody else reads them. What is
@@ -51,12 +64,21 @@ pub(crate) async fn serve(worker: &Arc<Worker>, peer: &Peer, request: Request<In
     let patience = settings.body_timeout.into();
     // From here on it stays where it is: it is large.
     let mut request = request.map(|body| Upload::new(body, patience));
+    if let Err(answer) = edge::clean(worker, &settings, peer, &mut request) {
+        return answer;
+    }
     let now = worker.gate.now();
     let asked = ask(worker, &settings, &request, peer, now);
+    if let Some(inside) = &worker.inside {
+        inside.identify(request.headers_mut(), settings.trusts_ids, settings.sample);
+    }
     let mut span = settings.traces.begin(&mut request, &asked.context);
     if settings.ranks.is_exempt(request.uri().path()) {
-        span.passed();
-        return forward(worker, &settings, peer, &mut request, &asked, Entry::Outside, span).await;
+        // Rare, and not to be carried by every request.
+        match Box::pin(exempt::pass(worker, &settings, peer, &mut request, &asked, span)).await {
+            Ok(answer) => return answer,
+            Err(back) => span = back,
+        }
     }
     let entry = match enter(worker, now, &asked).await {
         Ok(entry) => entry,
@@ -70,9 +92,12 @@ pub(crate) async fn serve(worker: &Arc<Worker>, peer: &Peer, request: Request<In
     };
     span.admitted();
     let mut answer = forward(worker, &settings, peer, &mut request, &asked, entry, span).await;
-    let behind = answer.extensions_mut().remove::<Behind>();
     if asked.listens && !answer.headers().contains_key(wire::FEEDBACK) {
-        tell(worker, &mut answer, &asked.context, behind.map(|Behind(why)| why).as_ref());
+        let extensions = answer.extensions_mut();
+        let behind = extensions.remove::<Behind>().map(|Behind(why)| why);
+        let said = extensions.remove::<Said>().unwrap_or_default();
+        let said = Said { rejection: said.rejection.or(behind), ..said };
+        tell(worker, &mut answer, &asked.context, &said);
     }
     answer
 }
@@ -80,6 +105,19 @@ pub(crate) async fn serve(worker: &Arc<Worker>, peer: &Peer, request: Request<In
 /// Why a gate behind us refused: for whoever understands it.
 #[derive(Clone, Copy)]
 struct Behind(Rejection);
+/// Asks an upstream in the name of many, with what `entry` holds.
+pub(crate) async fn ask_for(
+    worker: &Arc<Worker>,
+    settings: &Settings,
+    peer: &Peer,
+    mut request: Request<Upload>,
+    entry: Entry,
+) -> Answer {
+    let asked = ask(worker, settings, &request, peer, worker.gate.now());
+    let mut span = settings.traces.begin(&mut request, &asked.context);
+    span.passed();
+    forward(worker, settings, peer, &mut request, &asked, entry, span).await
+}
 
 /// Reads what the request says, as far as the client's word is taken. A timeout always is: it only
 /// says when the client stops waiting.
@@ -93,7 +131,8 @@ fn ask(
     let headers = request.headers();
     let trusted = settings.trust == Trust::Inside;
     let mentioned = wire::mentions_load(headers);
-    let sender = settings.ranks.sender(headers, peer.ip);
+    let client = Client::of(&settings.strangers, headers, peer);
+    let sender = settings.ranks.sender(headers, &client, peer.ip);
     let told = match trusted && mentioned {
         true => wire::context_of(headers, now, &worker.names.of(sender)),
         false => None,
@@ -103,10 +142,10 @@ fn ask(
         Some(Ok(context)) => context,
         told => {
             worker.counters.malformed.add(u64::from(told.is_some()));
-            let workflow = settings.ranks.workflow(request, peer.ip);
+            let workflow = settings.ranks.workflow(request, client.address);
             let heard = |name| worker.names.of(sender).hear(now, name);
             let workflow = workflow.map_or(Workflow::NONE, heard);
-            let rank = settings.ranks.rank(request, peer.ip);
+            let rank = settings.ranks.rank(request, &client);
             Context { rank, workflow, ..Context::default() }
         }
     };
@@ -119,10 +158,15 @@ fn ask(
         context.deadline = context.deadline.min(now + patience);
     }
     // Asked for only where a share is enforced.
-    let named = worker.sideline.plays() && (listens || settings.ranks.names_user(headers));
+    let named = worker.sideline.plays() && (listens || settings.ranks.names_user(headers, &client));
+    let (grpc, long) = (wire::is_grpc(headers), is_long(request));
+    let (context, address) = (context::draw(context), client.address);
+    Asked { context, address, listens, named, grpc, long }
+}
+
+fn is_long(request: &Request<Upload>) -> bool {
     let length = request.body().size_hint().upper();
-    let long = request.version() <= Version::HTTP_11 && length.is_none_or(|it| it > SHORT_BODY);
-    Asked { context: context::draw(context), listens, named, grpc: wire::is_grpc(headers), long }
+    request.version() <= Version::HTTP_11 && length.is_none_or(|it| it > SHORT_BODY)
 }
 
 /// Waits for a slot. Where the gate is not fully enforced nothing waits, and what its model refuses
@@ -160,7 +204,7 @@ fn within(percent: Percent, worker: &Worker, asked: &Asked) -> bool {
 }
 
 /// From the slot to the head of the answer; the body follows by itself.
-async fn forward(
+pub(crate) async fn forward(
     worker: &Arc<Worker>,
     settings: &Settings,
     peer: &Peer,
@@ -177,6 +221,12 @@ async fn forward(
         config::Version::One => headers::upgrade(request, &settings.upgrades),
         config::Version::Two => None,
     };
+    if upgrade.is_some() && worker.counters.tunnels.get() >= settings.connections.tunnels {
+        // Nothing was asked of the service: the entry is dropped.
+        worker.counters.tunnels_refused.add(1);
+        span.failed(StatusCode::SERVICE_UNAVAILABLE);
+        return plain(StatusCode::SERVICE_UNAVAILABLE, "there are too many tunnels\n");
+    }
     let client = upgrade.is_some().then(|| hyper::upgrade::on(&mut *request));
     let mut prepared = headers::prepare_request(request, peer, upgrade);
     if version == config::Version::Two {
@@ -202,22 +252,33 @@ async fn forward(
     let passed_on = wire::write_context(&own, now, &worker.names);
     request.headers_mut().insert(wire::CONTEXT, passed_on);
     ask_for_less(settings, request.headers_mut(), entry.degraded());
-    let limit =
-        (context.deadline != Instant::FAR).then(|| Duration::from(context.deadline.since(now)));
+    let headers = request.headers();
+    let list = |inside: &Arc<InFlight>| inside.list(now, headers, context, entry.request());
+    let listed = worker.inside.as_ref().map_or_else(Listed::default, list);
+    let left = (context.deadline != Instant::FAR).then(|| context.deadline.since(now));
+    left.into_iter().for_each(|left| wire::shorten_timeouts(request.headers_mut(), left));
+    let limit = left.map(Duration::from);
     let (head, patience) = (request.method() == Method::HEAD, settings.body_timeout.into());
-    match settings.upstreams.send(|| worker.gate.now(), request, limit).await {
+    match settings.upstreams.send(|| worker.gate.now(), request, limit, None).await {
         Ok((response, call)) => {
             sent.answered(&response);
+            let status = response.status();
             span.answered(call.address(), response.status());
             match client {
                 Some(client) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                    tunnel(worker, client, response, call, entry)
+                    begin_tunnel(worker, peer, client, response, call, (entry, listed))
                 }
                 _ => {
                     entry.charge(settings.costs.unsaid());
-                    let said = settings.costs.said(response.headers());
-                    said.into_iter().for_each(|said| entry.charge(said));
-                    answer(worker, complete(response, head, patience), call, entry, span)
+                    let cost = settings.costs.said(response.headers());
+                    cost.into_iter().for_each(|cost| entry.charge(cost));
+                    let response = complete(response, head, patience);
+                    let (entry, said) = Said::of(worker, entry, &listed, status);
+                    let mut answer = answer(worker, response, call, (entry, listed, span));
+                    if let Some(said) = said {
+                        answer.extensions_mut().insert(said);
+                    }
+                    answer
                 }
             }
         }
@@ -244,12 +305,51 @@ fn ask_for_less(settings: &Settings, headers: &mut HeaderMap, degraded: bool) {
     }
 }
 
-fn answer(
+/// What an answer says of what was done for it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Said {
+    progress: Progress,
+    /// Why it is no answer.
+    rejection: Option<Rejection>,
+}
+
+impl Said {
+    /// What there is to say where calls are known for whose they are; also the entry, which has heard how long the
+    /// service itself has worked. A failure because a call was refused is passed on as that refusal: who
+    /// asks again would only be refused again.
+    fn of(
+        worker: &Worker,
+        entry: Entry,
+        listed: &Listed,
+        status: StatusCode,
+    ) -> (Entry, Option<Self>) {
+        let Some(done) = listed.done(worker.gate.now()) else {
+            return (entry, None);
+        };
+        let rejection = done.refused.filter(|_| status.is_server_error()).map(|it| {
+            let advice = match it.advice {
+                Advice::Later(after) => Advice::Later(after),
+                Advice::Elsewhere | Advice::Never => Advice::Never,
+            };
+            Rejection { advice, ..it }
+        });
+        let progress = entry.request().and_then(|request| {
+            worker.gate.input(|gate, now| {
+                gate.on_step(now, request, done.own);
+                gate.done(request)
+            })
+        });
+        let said = Self { progress: progress.unwrap_or_default(), rejection };
+        (entry.measured(), Some(said))
+    }
+}
+
+/// The answer of an upstream, which gives back what it holds with its last byte.
+pub(crate) fn answer(
     worker: &Arc<Worker>,
     response: Response<Source>,
     call: Call,
-    entry: Entry,
-    span: Span,
+    (entry, listed, span): (Entry, Listed, Span),
 ) -> Answer {
     let status = response.status();
     let (mut parts, source) = response.into_parts();
@@ -268,7 +368,7 @@ fn answer(
     parts.version = Version::HTTP_11;
     // What an upstream's own gate says is for us, not for our clients.
     if mentioned {
-        parts.headers.remove(wire::FEEDBACK);
+        headers::remove_reports(&mut parts.headers, worker.settings().trust);
     }
     let refused = || wire::refusal_of(status, &parts.headers).is_some();
     let held = Held {
@@ -279,6 +379,7 @@ fn answer(
         outcome: if status.is_server_error() { Outcome::Fail } else { Outcome::Serve },
         refused: status == StatusCode::BAD_GATEWAY
             || (mentioned || status != StatusCode::OK) && refused(),
+        listed,
         span,
     };
     Response::from_parts(parts, ProxyBody::answer(source, held))
@@ -286,7 +387,11 @@ fn answer(
 
 /// Of an answer that has no body, whatever follows its head: some servers tell its end by an empty frame.
 /// That is waited for aside, as a stream that is given up looks like an attack to its server.
-fn complete(response: Response<Source>, head: bool, patience: Duration) -> Response<Source> {
+pub(crate) fn complete(
+    response: Response<Source>,
+    head: bool,
+    patience: Duration,
+) -> Response<Source> {
     let bodiless =
         head || [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&response.status());
     if !bodiless {
@@ -308,22 +413,27 @@ fn complete(response: Response<Source>, head: bool, patience: Duration) -> Respo
 
 /// Joins both sides of a connection that has changed its protocol. The slot is free from here on:
 /// a connection kept for hours says nothing about how many requests the service can take.
-fn tunnel(
+fn begin_tunnel(
     worker: &Arc<Worker>,
+    peer: &Peer,
     client: hyper::upgrade::OnUpgrade,
     response: Response<Source>,
     mut call: Call,
-    entry: Entry,
+    (entry, listed): (Entry, Listed),
 ) -> Answer {
     entry.finish(worker.gate.now(), Outcome::Serve);
-    let worker = Arc::clone(worker);
+    let (worker, seat) = (Arc::clone(worker), peer.seat.clone());
+    seat.iter().for_each(|seat| seat.become_tunnel());
+    let limit = worker.settings().connections.tunnel_idle_timeout.into();
     tokio::spawn(async move {
+        // Held to its end: it is a connection of its client's.
+        let (_seat, _inside) = (seat, listed);
         let _open = worker.counters.tunnels.hold();
         if let (Ok(client), Some(upstream)) = (client.await, call.take_connection()) {
-            let (mut client, (mut upstream, read)) = (TokioIo::new(client), upstream.into_parts());
-            // Either side may break off at any time, and the other then learns of it.
-            if client.write_all(&read).await.is_ok() {
-                let _ = tokio::io::copy_bidirectional(&mut client, &mut upstream).await;
+            let (mut client, (upstream, read)) = (TokioIo::new(client), upstream.into_parts());
+            if client.write_all(&read).await.is_ok() && tunnel::join(client, upstream, limit).await
+            {
+                worker.counters.tunnels_idle.add(1);
             }
         }
     });
@@ -332,7 +442,7 @@ fn tunnel(
 }
 
 /// Our own 502, 504, 408 or 400.
-fn fail(worker: &Worker, failure: &Failure) -> Answer {
+pub(crate) fn fail(worker: &Worker, failure: &Failure) -> Answer {
     let (status, counter) = match failure {
         Failure::Connect(_) => (StatusCode::BAD_GATEWAY, &worker.counters.connect_failures),
         Failure::Broken(_) => (StatusCode::BAD_GATEWAY, &worker.counters.broken),
@@ -341,11 +451,17 @@ fn fail(worker: &Worker, failure: &Failure) -> Answer {
         Failure::Client(_) => (StatusCode::BAD_REQUEST, &worker.counters.broken_uploads),
     };
     counter.add(1);
-    plain(status, format!("{failure}\n"))
+    // Addresses and errors are for operators (`/state`).
+    plain(status, failure.told())
 }
 
 /// A refusal is a response, given before anything of the body was read.
-fn refuse(worker: &Worker, settings: &Settings, rejection: &Rejection, asked: &Asked) -> Answer {
+pub(crate) fn refuse(
+    worker: &Worker,
+    settings: &Settings,
+    rejection: &Rejection,
+    asked: &Asked,
+) -> Answer {
     let context = &asked.context;
     // Who learns ranks could look for a name that has a good one, so strangers do not.
     let rank = (settings.trust == Trust::Inside).then_some((context.rank, None));
@@ -359,20 +475,22 @@ fn refuse(worker: &Worker, settings: &Settings, rejection: &Rejection, asked: &A
         answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     if asked.listens {
-        tell(worker, &mut answer, context, Some(rejection));
+        let said = Said { rejection: Some(*rejection), ..Said::default() };
+        tell(worker, &mut answer, context, &said);
     }
     answer
 }
 
 /// Feedback goes to callers that sent a context, and to nobody else.
-fn tell(worker: &Worker, answer: &mut Answer, context: &Context, rejection: Option<&Rejection>) {
+fn tell(worker: &Worker, answer: &mut Answer, context: &Context, said: &Said) {
     let feedback = worker.gate.feedback(context.caller, context.workflow);
-    if let Some(value) = wire::write_feedback(&feedback, rejection) {
+    let feedback = Feedback { progress: said.progress, ..feedback };
+    if let Some(value) = wire::write_feedback(&feedback, said.rejection.as_ref()) {
         answer.headers_mut().insert(wire::FEEDBACK, value);
     }
 }
 
-fn plain(status: StatusCode, text: impl Into<bytes::Bytes>) -> Answer {
+pub(crate) fn plain(status: StatusCode, text: impl Into<bytes::Bytes>) -> Answer {
     let mut answer = Response::new(ProxyBody::text(text));
     *answer.status_mut() = status;
     let kind = HeaderValue::from_static("text/plain; charset=utf-8");

@@ -2,8 +2,9 @@
 
 use std::cell::RefCell;
 use std::fmt::Write;
+use std::future::pending;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -11,6 +12,13 @@ use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, HOST, TE, TRANSFER_ENCODI
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version};
 use http_body::Frame;
+use tidegate_http::wire::{FEEDBACK, LOAD, LOAD_BIN};
+
+use crate::config::Trust;
+use crate::connection::Pulse;
+use crate::edge;
+use crate::hops::FORWARDED_FOR;
+use crate::seats::Seat;
 
 /// Fields of one connection (RFC 9110, 7.6.1); the first names others.
 const HOP_BY_HOP: [&str; 6] =
@@ -25,18 +33,25 @@ struct There {
     coding: bool,
     cookie: bool,
     forwarded_for: bool,
+    forwarded_proto: bool,
 }
 
 /// Fields that a client must not be able to take away by naming them in Connection, nor to say behind a
 /// body.
 const FRAMING: [HeaderName; 3] = [CONTENT_LENGTH, TRANSFER_ENCODING, HOST];
-const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 /// Who is at the other end of a connection.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) ip: IpAddr,
-    /// The same as upstreams are told, written once for all requests of the connection.
+    /// Whether it is spoken to by TLS.
+    secure: bool,
+    /// Whom its certificate is for, if it has shown one.
+    pub(crate) certificate: Option<Vec<u8>>,
+    /// Where its connection sits, if there is one.
+    pub(crate) seat: Option<Arc<Seat>>,
+    /// Its address as upstreams are told, written once for all requests of the connection.
     written: HeaderValue,
     /// The authority that was asked for last, mostly the only one, and its field.
     host: Mutex<Option<(Authority, HeaderValue)>>,
@@ -47,6 +62,8 @@ pub(crate) type Unfit = (StatusCode, &'static str);
 
 const NO_HOST: Unfit = (StatusCode::BAD_REQUEST, "the request names no host\n");
 const TWO_HOSTS: Unfit = (StatusCode::BAD_REQUEST, "the request names two hosts\n");
+const NO_SUCH_HOST: Unfit =
+    (StatusCode::BAD_REQUEST, "the host that the request names cannot be one\n");
 const TWO_LENGTHS: Unfit = (StatusCode::BAD_REQUEST, "the request has two lengths\n");
 /// The body would be passed on coded, and without the word that it is.
 const CODED: Unfit =
@@ -60,7 +77,30 @@ impl Peer {
     pub(crate) fn new(ip: IpAddr) -> Self {
         let ip = ip.to_canonical();
         let written = HeaderValue::try_from(ip.to_string()).expect("an address is a plain word");
-        Self { ip, written, host: Mutex::new(None) }
+        Self { ip, secure: false, certificate: None, seat: None, written, host: Mutex::new(None) }
+    }
+
+    /// The same with its seat.
+    pub(crate) fn on(self, seat: Arc<Seat>) -> Self {
+        Self { seat: Some(seat), ..self }
+    }
+
+    /// What moves on its connection.
+    pub(crate) fn pulse(&self) -> Arc<Pulse> {
+        self.seat.as_ref().map(|seat| Arc::clone(seat.pulse())).unwrap_or_default()
+    }
+
+    /// Resolves when its connection has to make room for another.
+    pub(crate) async fn leave(&self) {
+        match &self.seat {
+            Some(seat) => seat.leave().await,
+            None => pending().await,
+        }
+    }
+
+    /// The same behind TLS, with whom its certificate is for.
+    pub(crate) fn secured(ip: IpAddr, certificate: Option<Vec<u8>>) -> Self {
+        Self { secure: true, certificate, ..Self::new(ip) }
     }
 
     /// What a host field says for `authority`.
@@ -128,6 +168,9 @@ pub(crate) fn prepare_request<B>(
         headers.insert(UPGRADE, protocol);
     }
     append_peer(headers, peer, there.forwarded_for);
+    if peer.secure && !there.forwarded_proto {
+        headers.insert(FORWARDED_PROTO, HeaderValue::from_static("https"));
+    }
     // HTTP/2 has the host in the URI; so has a request written for a forward proxy, whose Host
     // field is then to be replaced (RFC 9112, 3.2.2).
     let authority = request.uri().authority().map(|authority| peer.host(authority));
@@ -135,6 +178,9 @@ pub(crate) fn prepare_request<B>(
         Some(Some(host)) => drop(request.headers_mut().insert(HOST, host)),
         Some(None) => return Err(NO_HOST),
         None if request.headers().get_all(HOST).iter().count() > 1 => return Err(TWO_HOSTS),
+        None if request.headers().get(HOST).is_some_and(|host| !is_host(host.as_bytes())) => {
+            return Err(NO_SUCH_HOST);
+        }
         None if request.headers().contains_key(HOST) => {}
         // HTTP/1.0 has no host, and HTTP/1.1 without one is wrong.
         None if request.version() < Version::HTTP_11 => {
@@ -197,6 +243,27 @@ pub(crate) fn clean_trailers(frame: &mut Frame<Bytes>) {
     }
 }
 
+/// Removes from trailers of a request, besides, what is ours to say: that is said in heads, and nobody has looked at
+/// what comes behind a body.
+pub(crate) fn clean_request_trailers(frame: &mut Frame<Bytes>) {
+    clean_trailers(frame);
+    if let Some(trailers) = frame.trailers_mut() {
+        let ours = trailers.keys().filter(|name| edge::is_ours(name.as_str()));
+        let ours: Vec<HeaderName> = ours.cloned().collect();
+        ours.iter().for_each(|name| drop(trailers.remove(name)));
+    }
+}
+
+/// Removes what a service says of its load, from the head or the trailers of an answer: its gate speaks to us, not to our
+/// clients, and how full it is is no business of strangers.
+pub(crate) fn remove_reports(headers: &mut HeaderMap, trust: Trust) {
+    headers.remove(FEEDBACK);
+    if trust == Trust::Edge {
+        headers.remove(LOAD);
+        headers.remove(LOAD_BIN);
+    }
+}
+
 impl There {
     /// To read all names once is quicker than to look up each of these.
     fn of(headers: &HeaderMap) -> Self {
@@ -213,6 +280,7 @@ impl There {
                 "transfer-encoding" => there.coding = true,
                 "cookie" => there.cookie = true,
                 "x-forwarded-for" => there.forwarded_for = true,
+                "x-forwarded-proto" => there.forwarded_proto = true,
                 _ => {}
             }
         }
@@ -280,6 +348,25 @@ fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
 fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).map(str::trim)
+}
+
+/// Whether a Host field can be one (RFC 9110, 7.2): nothing, or a name or an address, and perhaps a port. Commas are
+/// left out of what a name may have, as some make one field of two by them.
+fn is_host(value: &[u8]) -> bool {
+    let name = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=".contains(byte);
+    let (host, port) = match value.strip_prefix(b"[") {
+        Some(rest) => {
+            let Some(end) = rest.iter().position(|byte| *byte == b']') else { return false };
+            let literal = |byte: &u8| name(byte) || *byte == b':';
+            (end > 0 && rest[..end].iter().all(literal), &rest[end + 1..])
+        }
+        None => {
+            let end = value.iter().position(|byte| *byte == b':').unwrap_or(value.len());
+            ((end > 0 || value.is_empty()) && value[..end].iter().all(name), &value[end..])
+        }
+    };
+    let digits = |port: &[u8]| port.len() <= 5 && port.iter().all(u8::is_ascii_digit);
+    host && (port.is_empty() || port.strip_prefix(b":").is_some_and(digits))
 }
 
 fn host_value(authority: &Authority) -> Option<HeaderValue> {
@@ -396,6 +483,21 @@ mod tests {
         assert_eq!(prepared(Version::HTTP_11, "/", &[]).err(), Some(NO_HOST));
         let two = [("host", "shop"), ("host", "other")];
         assert_eq!(prepared(Version::HTTP_2, "/", &two).err(), Some(TWO_HOSTS));
+    }
+
+    #[test]
+    fn a_host_is_a_name_or_an_address_and_perhaps_a_port() {
+        for good in
+            ["", "shop", "shop:81", "shop:", "10.0.0.1:80", "[::1]:80", "[::1]", "a_b", "%41"]
+        {
+            assert!(is_host(good.as_bytes()), "{good}");
+        }
+        for wrong in [
+            "a b", "a/b", "me@shop", "a, b", "a,b", ":80", "a:b", "a:80:80", "::1", "[::1", "[]",
+            "[::1]x", "a?b",
+        ] {
+            assert!(!is_host(wrong.as_bytes()), "{wrong}");
+        }
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! 1. Passive: an upstream that fails `eject_after` times in a row (no connection, broken off, no answer
 //!    in time) is out for `eject_for`, the next time for twice as long, up to [`LONGEST_OUT`]. One answer
 //!    and it is as good as new. Refusals are no failures: they are answers. Nor is what the client is to blame for: an upload
-//!    that breaks off, or a deadline of its own shorter than the `timeout` of a question.
+//!    that breaks off, or a deadline of its own: of a stranger's request nothing counts before `response_timeout`, of a
+//!    peer's the `timeout` of a question is enough.
 //! 2. Active, if there is a path to ask for: every `interval`, whoever has not answered a request since
 //!    the last time is asked; busy ones show their health anyway. While no requests come at all,
 //!    everybody is asked only every [`IDLE_INTERVAL`], so that many idle sidecars are no load.
@@ -12,6 +13,7 @@
 //!    sending everything to the few that are left would fell these too.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -45,6 +47,8 @@ pub(crate) struct Peer {
     out_until: AtomicU64,
     /// Whether it has not answered when asked.
     ill: AtomicBool,
+    /// Why it did not answer the last time that it did not.
+    why: Mutex<Option<String>>,
     /// How busy it last said it is, as the bits of an `f32`, and when, in nanoseconds of the gate's clock; 0 is never.
     busy: AtomicU32,
     said: AtomicU64,
@@ -61,6 +65,7 @@ impl Peer {
             ejections: AtomicU32::new(0),
             out_until: AtomicU64::new(0),
             ill: AtomicBool::new(false),
+            why: Mutex::new(None),
             busy: AtomicU32::new(0),
             said: AtomicU64::new(0),
         }
@@ -126,6 +131,15 @@ impl Peer {
         self.out_until.store(until.as_nanos(), Ordering::Relaxed);
     }
 
+    /// Why it has not answered: for operators, as clients are not told.
+    pub(crate) fn note(&self, why: &impl fmt::Display) {
+        *self.why.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_string());
+    }
+
+    fn why(&self) -> Option<String> {
+        self.why.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     pub(crate) fn address(&self) -> &Address {
         &self.address
     }
@@ -141,6 +155,7 @@ impl Peer {
             "in_flight": self.in_flight(),
             "answers": self.answers.load(Ordering::Relaxed),
             "failures": self.failures.load(Ordering::Relaxed),
+            "last_failure": self.why(),
         })
     }
 }
@@ -265,7 +280,10 @@ pub(crate) async fn tell_outages(shared: Arc<Shared>) {
                 (true, false) if never => shared.log(&format_args!(
                     "{address} has not answered a request yet: does it run, and is the address right?"
                 )),
-                (true, false) => shared.log(&format_args!("{address} does not answer requests")),
+                (true, false) => {
+                    let why = peer.why().unwrap_or_default();
+                    shared.log(&format_args!("{address} does not answer requests: {why}"));
+                }
                 (false, true) => shared.log(&format_args!("{address} answers requests")),
                 _ => continue,
             }

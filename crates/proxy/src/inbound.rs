@@ -27,6 +27,8 @@ pub(crate) enum Inbound {
         /// Bytes to come, if the client has said so; `h2` holds it to its word.
         left: Option<u64>,
     },
+    /// Read before, all of it, with its trailers. In a box, as it is rare.
+    Kept(Box<(Bytes, Option<HeaderMap>)>),
 }
 
 impl Inbound {
@@ -52,6 +54,12 @@ impl Body for Inbound {
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         let mut frame = match self.get_mut() {
             Self::Nothing => return Poll::Ready(None),
+            Self::Kept(kept) => {
+                let (body, trailers) = &mut **kept;
+                let data = Some(std::mem::take(body)).filter(|body| !body.is_empty());
+                let frame = data.map(Frame::data).or_else(|| trailers.take().map(Frame::trailers));
+                return Poll::Ready(frame.map(Ok));
+            }
             Self::One(body, pulse) => {
                 let frame = Pin::new(&mut *body).poll_frame(cx).map_err(io::Error::other);
                 let more = match &frame {
@@ -66,7 +74,7 @@ impl Body for Inbound {
             Self::Two { stream, left } => poll_stream(stream, left, cx).map_err(io::Error::other),
         };
         if let Poll::Ready(Some(Ok(frame))) = &mut frame {
-            headers::clean_trailers(frame);
+            headers::clean_request_trailers(frame);
         }
         frame
     }
@@ -76,6 +84,7 @@ impl Body for Inbound {
             Self::Nothing => true,
             Self::One(body, _) => body.is_end_stream(),
             Self::Two { stream, .. } => stream.is_end_stream(),
+            Self::Kept(kept) => kept.0.is_empty() && kept.1.is_none(),
         }
     }
 
@@ -83,6 +92,7 @@ impl Body for Inbound {
         match self {
             Self::Nothing => SizeHint::with_exact(0),
             Self::One(body, _) => body.size_hint(),
+            Self::Kept(kept) => SizeHint::with_exact(kept.0.len() as u64),
             Self::Two { left, .. } => left.map_or_else(SizeHint::default, SizeHint::with_exact),
         }
     }

@@ -21,19 +21,27 @@
 
 #![allow(clippy::disallowed_methods, reason = "a driver reads the clock for the core")]
 
+mod address;
 mod admin;
 mod body;
+mod certificate;
 pub mod config;
 mod connection;
 mod costs;
 pub mod dashboard;
+mod edge;
+mod egress;
 mod entry;
+mod exempt;
 mod forward;
 mod h1;
 mod h2;
 mod headers;
 mod health;
+mod hops;
 mod inbound;
+mod inflight;
+mod leases;
 mod listen;
 mod log;
 mod machine;
@@ -42,10 +50,13 @@ mod model;
 mod operate;
 mod orca;
 mod outbound;
+mod outlets;
+mod proxy_protocol;
 mod rarely;
 pub mod reference;
 mod refusals;
 mod report;
+mod seats;
 mod server;
 mod sideline;
 mod signals;
@@ -53,11 +64,12 @@ mod socket;
 mod spare;
 mod tls;
 mod trace;
+mod tunnel;
 mod upload;
 mod upstream;
 mod watch;
 mod worker;
 
-pub use config::{Address, File, Percent, ProxyConfig, Rule, Trust, Version};
+pub use config::{Address, EdgeConfig, File, Percent, ProxyConfig, Rule, Trust, Version};
 pub use log::Log;
 pub use server::{Handle, Server, Source, StartError};

@@ -15,8 +15,24 @@ pub(crate) fn serving(config: &ProxyConfig) -> Result<Vec<std::net::TcpListener>
         0 => thread::available_parallelism().map_or(1, usize::from),
         threads => threads,
     };
-    let address = config.listen;
-    let cannot = || cannot_listen(address, "", "--listen");
+    sockets(config.listen, threads, "", "; --listen gives another")
+}
+
+/// The same for what the guarded service sends out.
+pub(crate) fn outward(
+    address: SocketAddr,
+    threads: usize,
+) -> Result<Vec<std::net::TcpListener>, StartError> {
+    sockets(address, threads, " for proxy.egress", "; its `listen` gives another")
+}
+
+fn sockets(
+    address: SocketAddr,
+    threads: usize,
+    why: &str,
+    hint: &str,
+) -> Result<Vec<std::net::TcpListener>, StartError> {
+    let cannot = || cannot_listen(address, why, hint);
     // Sockets that share an address also share it with another process of ours; ask without
     // sharing first, so that a port in use is an error and not a surprise.
     if address.port() != 0 {
@@ -38,17 +54,21 @@ pub(crate) fn admin(address: SocketAddr) -> Result<TcpListener, StartError> {
         listener.set_nonblocking(true)?;
         TcpListener::from_std(listener)
     };
-    open().map_err(cannot_listen(address, " for the admin pages", "--admin"))
+    open().map_err(cannot_listen(address, " for the admin pages", "; --admin gives another"))
 }
 
 /// What to do about an address that cannot be listened on, where that is known.
-fn cannot_listen(address: SocketAddr, why: &str, flag: &str) -> impl Fn(io::Error) -> StartError {
+fn cannot_listen(
+    address: SocketAddr,
+    why: &str,
+    other: &str,
+) -> impl Fn(io::Error) -> StartError + use<> {
     let what = format!("cannot listen on {address}{why}");
-    let flag = flag.to_owned();
+    let other = other.to_owned();
     move |error| {
         let hint = match error.kind() {
             io::ErrorKind::AddrInUse => {
-                format!(", as something else does, perhaps another sidecar; {flag} gives another")
+                format!(", as something else does, perhaps another sidecar{other}")
             }
             io::ErrorKind::AddrNotAvailable => ", which is no address of this machine".to_owned(),
             io::ErrorKind::PermissionDenied => {

@@ -131,12 +131,22 @@ pub(crate) struct Counters {
     pub(crate) accept_failures: Counter,
     /// Client connections closed because there were too many.
     pub(crate) too_many: Counter,
+    /// Client connections that were idle, and made room for others.
+    pub(crate) reclaimed: Counter,
+    /// Client connections on which too many frames came that ask for nothing.
+    pub(crate) floods: Counter,
+    /// Tunnels that were refused, as there are too many.
+    pub(crate) tunnels_refused: Counter,
+    /// Tunnels that were closed, as nothing moved.
+    pub(crate) tunnels_idle: Counter,
     /// Client connections closed because too many came at once.
     pub(crate) too_fast: Counter,
     /// Heads and bodies that were not sent, and answers that were not taken, in time.
     pub(crate) slow_clients: Counter,
     /// Requests that their clients broke off while they were sent.
     pub(crate) broken_uploads: Counter,
+    /// Client connections that did not begin with whose they are, where they have to.
+    pub(crate) unnamed: Counter,
     /// Client connections on which no TLS came about.
     pub(crate) tls_failures: Counter,
     /// Client connections open.
@@ -149,6 +159,10 @@ pub(crate) struct Counters {
     pub(crate) broken: Counter,
     /// Requests whose upstream did not begin its answer in time.
     pub(crate) late: Counter,
+    /// Requests for exempt paths that were asked at the gate, as too many were on their way.
+    pub(crate) exempt_gated: Counter,
+    /// Requests whose path can be read in several ways.
+    pub(crate) ambiguous: Counter,
     /// Contexts that could not be read.
     pub(crate) malformed: Counter,
     /// Reloads of the configuration that took effect.

@@ -20,6 +20,7 @@ use std::collections::BinaryHeap;
 use tidegate_core::config::ConfigError;
 use tidegate_core::event::Event;
 use tidegate_core::gate::{Action, GateConfig};
+use tidegate_core::limit::Leased;
 use tidegate_core::signal::{Ewma, Extremum};
 use tidegate_core::{Context, Cost, Gate, Instant, Outcome, Rejection, RequestId, Span};
 use tidegate_http::wire::Names;
@@ -45,6 +46,7 @@ impl Model {
     ) -> Result<Self, ConfigError> {
         let mut gate = Gate::new(config, now, seed)?;
         inform(&mut gate, now, names);
+        gate.leased().for_each(Leased::stand_aside);
         gate.events().keep(true);
         Ok(Self { gate, ends: BinaryHeap::new(), unpaced: Vec::new() })
     }
@@ -116,6 +118,11 @@ impl Model {
 
     pub(crate) fn gate(&self) -> &Gate {
         &self.gate
+    }
+
+    /// Parts of agreements over many processes.
+    pub(crate) fn leased(&mut self) -> impl Iterator<Item = &mut Leased> {
+        self.gate.leased()
     }
 
     /// The gate with all that it has learned, and nothing inside.

@@ -3,14 +3,19 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use tidegate_control::link::Health;
+use tidegate_core::gate::GateConfig;
+use tidegate_core::limit::{LeasedConfig, LimitConfig};
 use tidegate_core::{Instant, Span};
 use tidegate_http::wire::Names;
 
 use crate::config::Percent;
 use crate::dashboard::detail::Detail;
 use crate::health::Peers;
+use crate::leases::Lease;
 use crate::machine::Sample;
 use crate::metrics::{Counters, Metrics};
+use crate::outlets::Report;
 use crate::report::{Level, Snapshot};
 
 /// One metric.
@@ -62,20 +67,26 @@ fn page() -> String {
     metrics.refused[0][0] = 1;
     metrics.would_refuse[0][0] = 1;
     let counters = Counters::default();
-    let gate = tidegate_core::Gate::new(&crate::config::gate_defaults(), Instant::ZERO, 0);
-    let gate = gate.expect("the defaults are valid");
+    let leased = LeasedConfig { agreement: "api".to_owned(), ..LeasedConfig::default() };
+    let limits = vec![LimitConfig::Leased(leased)];
+    let config = GateConfig { limits, ..crate::config::gate_defaults() };
+    let gate = tidegate_core::Gate::new(&config, Instant::ZERO, 0).expect("it is valid");
     let snapshot = Snapshot {
         metrics,
         detail: Detail::default(),
         names: &Names::default(),
         latencies: BTreeMap::new(),
         peers: vec![Peers::default().get(&"http://127.0.0.1:1".parse().expect("an address"))],
+        inside: 0,
+        egress: vec![Report::of_nothing("inventory")],
         sample: Sample { utilization: Some(0.0), signals: vec![("cpu".to_owned(), 0.0)] },
         now: Instant::ZERO,
         uptime: Span::ZERO,
         counters: &counters,
         level: Level::of(&gate, Instant::ZERO),
         heavy: serde_json::Value::Null,
+        leases: Lease::all(&gate, Instant::ZERO, &Names::default()),
+        link: Health::default(),
         enforce: Percent::ALL,
         draining: false,
     };

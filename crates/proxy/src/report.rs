@@ -6,6 +6,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
+use tidegate_control::link::Health;
 use tidegate_core::admission::Issued;
 use tidegate_core::objective::Because;
 use tidegate_core::{CallerId, Criticality, Cursor, Gate, Instant, Reason, Span, Workflow};
@@ -14,8 +15,10 @@ use tidegate_http::wire::Names;
 use crate::config::Percent;
 use crate::dashboard::detail::Detail;
 use crate::health::Peer;
+use crate::leases::{self, Lease};
 use crate::machine::Sample;
 use crate::metrics::{Counters, Histogram, Metrics, OUTCOMES, REASONS};
+use crate::outlets::Report;
 
 /// One moment of a sidecar.
 #[derive(Debug)]
@@ -31,9 +34,16 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) level: Level,
     /// Who asks most of which limit.
     pub(crate) heavy: Value,
+    /// Parts of agreements over many processes, and the way to their daemon.
+    pub(crate) leases: Vec<Lease>,
+    pub(crate) link: Health,
     pub(crate) enforce: Percent,
     pub(crate) draining: bool,
     pub(crate) peers: Vec<Arc<Peer>>,
+    /// What the guarded service sends out, where that goes by us.
+    pub(crate) egress: Vec<Report>,
+    /// Requests that its calls can be matched to.
+    pub(crate) inside: usize,
     pub(crate) sample: Sample,
     pub(crate) now: Instant,
 }
@@ -161,7 +171,72 @@ impl Snapshot<'_> {
         for (kind, count) in upstream_failures(counters) {
             page.line(&[("kind", kind)], count);
         }
+        self.calls(&mut page);
+        if !self.leases.is_empty() {
+            self.leased(&mut page);
+        }
         page.text
+    }
+
+    /// What the guarded service sends out; nothing where that is its own business.
+    fn calls(&self, page: &mut Page) {
+        if self.egress.is_empty() {
+            return;
+        }
+        let help = "Calls of the guarded service, by what told for which request they are; none: unranked.";
+        page.head("tidegate_egress_calls_total", "counter", help);
+        for way in &self.egress {
+            for (by, count) in way.matched.iter().chain(&[("none", way.unranked)]) {
+                page.line(&[("callee", &way.name), ("matched", by)], count);
+            }
+        }
+        let help = "Requests inside the guarded service that its calls can be matched to.";
+        page.gauge("tidegate_egress_inside", help, self.inside);
+        type Number = fn(&Report) -> u64;
+        let numbers: [(&str, &str, Number); 3] = [
+            ("rejected", "Calls that were not sent: the throttle did not let them.", |way| {
+                way.rejected
+            }),
+            ("refused", "Calls that were refused, by no replica served after all.", |way| {
+                way.refused
+            }),
+            ("retries", "Calls sent to another replica.", |way| way.retries),
+        ];
+        for (name, help, number) in numbers {
+            page.head(&format!("tidegate_egress_{name}_total"), "counter", help);
+            for way in &self.egress {
+                page.line(&[("callee", &way.name)], number(way));
+            }
+        }
+        let help = "Calls that got no answer.";
+        page.head("tidegate_egress_failures_total", "counter", help);
+        for way in &self.egress {
+            for (kind, count) in way.failed {
+                page.line(&[("callee", &way.name), ("kind", kind)], count);
+            }
+        }
+    }
+
+    /// What this process has of agreements over many.
+    fn leased(&self, page: &mut Page) {
+        let mut each = |name: &str, help: &str, of: fn(&Lease) -> f64| {
+            page.head(name, "gauge", help);
+            for lease in &self.leases {
+                page.line(&[("agreement", &lease.agreement)], of(lease));
+            }
+        };
+        each("tidegate_lease_rate", "What this process may use now, per second.", Lease::share);
+        let help = "What it may use without the daemon, per second.";
+        each("tidegate_lease_safe_rate", help, Lease::safe);
+        each("tidegate_lease_asked", "What it is asked for, per second.", Lease::asked);
+        let help = "1 if the daemon was heard of within a term.";
+        each("tidegate_lease_connected", help, |lease| f64::from(u8::from(lease.connected())));
+        let help = "Most that may pass above the agreement, all processes together, per second; \
+                    inf is no bound, or none that was heard.";
+        each("tidegate_over_admission_bound", help, Lease::over);
+        page.head("tidegate_control_messages_total", "counter", "Messages to the daemon.");
+        page.line(&[("outcome", "answered")], self.link.answered);
+        page.line(&[("outcome", "failed")], self.link.failed);
     }
 
     /// The same as JSON.
@@ -229,6 +304,14 @@ impl Snapshot<'_> {
         });
         state["callers"] = callers.collect::<Map<_, _>>().into();
         state["heavy_hitters"] = self.heavy.clone();
+        if !self.egress.is_empty() {
+            state["inside"] = self.inside.into();
+            state["egress"] = self.egress.iter().map(Report::json).collect::<Vec<_>>().into();
+        }
+        if !self.leases.is_empty() {
+            state["leases"] = self.leases.iter().map(Lease::json).collect();
+            state["control"] = leases::health(&self.link);
+        }
         self.detail.tell(&mut state, self.names);
         state
     }
@@ -244,12 +327,47 @@ impl Snapshot<'_> {
 fn plain_counters(
     counters: &Counters,
     metrics: &Metrics,
-) -> [(&'static str, &'static str, u64); 11] {
+) -> [(&'static str, &'static str, u64); 18] {
     [
         ("connections_accepted", "Client connections accepted.", counters.accepted.get()),
         ("accept_failures", "Accepts that failed.", counters.accept_failures.get()),
         ("connections_refused", "Closed: too many client connections.", counters.too_many.get()),
         ("connections_throttled", "Closed: too many new ones at once.", counters.too_fast.get()),
+        (
+            "connections_reclaimed",
+            "Idle client connections that made room for others.",
+            counters.reclaimed.get(),
+        ),
+        (
+            "connections_flooded",
+            "Client connections closed: too many HTTP/2 frames that ask for nothing.",
+            counters.floods.get(),
+        ),
+        (
+            "tunnels_refused",
+            "Changes of protocol that were refused: too many tunnels.",
+            counters.tunnels_refused.get(),
+        ),
+        (
+            "tunnels_idle",
+            "Tunnels that were closed, as nothing moved.",
+            counters.tunnels_idle.get(),
+        ),
+        (
+            "exempt_gated",
+            "Requests for exempt paths asked at the gate, as too many were on their way.",
+            counters.exempt_gated.get(),
+        ),
+        (
+            "ambiguous_paths",
+            "Requests whose path servers read in different ways.",
+            counters.ambiguous.get(),
+        ),
+        (
+            "proxy_protocol_failures",
+            "Client connections that did not begin with a header of the PROXY protocol.",
+            counters.unnamed.get(),
+        ),
         (
             "slow_clients",
             "Requests that were not sent, and answers that were not taken, in time.",

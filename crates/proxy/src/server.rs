@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 use std::{fmt, fs, io, thread};
 
+use tidegate_control::Link;
 use tidegate_core::admission::{AdmissionConfig, TideConfig};
 use tidegate_core::objective::Objective;
 use tidegate_core::rng::Rng;
@@ -23,15 +24,18 @@ use tokio::sync::watch;
 use tokio_rustls::rustls::ClientConfig;
 
 use crate::admin;
-use crate::config::{File, Percent, ProxyConfig};
+use crate::config::{Egress, File, Percent, ProxyConfig, Trust};
 use crate::dashboard::detail::heavy_hitters;
 use crate::health::{self, Peers};
+use crate::inflight::InFlight;
+use crate::leases::{Lease, Leases, node_name};
 use crate::listen;
 use crate::log::Log;
 use crate::machine::{self, Sample};
 use crate::metrics::Counters;
 use crate::operate::{self, Token};
 use crate::outbound;
+use crate::outlets::{Outlets, Outward};
 use crate::report::{Level, Snapshot};
 use crate::sideline::Sideline;
 use crate::signals::{Signals, Wish};
@@ -53,6 +57,7 @@ const FILE_LOOK: Duration = Duration::from_millis(500);
 pub struct Server {
     shared: Arc<Shared>,
     listeners: Vec<std::net::TcpListener>,
+    outward: Vec<Outward>,
     admin: TcpListener,
     runtime: Runtime,
     signals: Option<Signals>,
@@ -102,6 +107,7 @@ pub(crate) struct Shared {
     pub(crate) watch: Watch,
     counters: Arc<Counters>,
     workers: Vec<Arc<Worker>>,
+    outlets: Outlets,
     phase: watch::Sender<Phase>,
     pub(crate) file: Mutex<File>,
     /// What an operator has said instead of the file.
@@ -110,6 +116,8 @@ pub(crate) struct Shared {
     pub(crate) peers: Peers,
     links: Mutex<Links>,
     sample: Mutex<Sample>,
+    /// To the daemon that keeps agreements.
+    link: Link,
     log: Log,
     source: Option<Source>,
     listen: SocketAddr,
@@ -194,18 +202,30 @@ impl Server {
             names: names.clone(),
             counters: Arc::clone(&counters),
             peers: peers.clone(),
+            exempt: Arc::default(),
+            seats: Arc::default(),
             round_trips: Arc::default(),
+            inside: (!file.proxy.egress.is_empty()).then(|| Arc::new(InFlight::new(seed))),
+            way_out: None,
             threads: listeners.len(),
             secret,
             seed,
+        };
+        let (outlets, outward) = {
+            let _entered = runtime.enter();
+            Outlets::open(&file.proxy, &tools, clock, &mut seeds)?
         };
         let workers = listeners.iter().map(|_| {
             let tools = Tools { seed: seeds.next_u64(), ..tools.clone() };
             Worker::new(tools, &file.proxy, &links)
         });
+        let leases =
+            Leases { gate: gate.clone(), sideline: Arc::clone(&sideline), names: names.clone() };
         let shared = Shared {
+            link: Link::new(Arc::new(leases), node_name(listen.port())),
             watch: Watch::new(gate.clone(), Arc::clone(&sideline)),
             workers: workers.map(Arc::new).collect(),
+            outlets,
             gate,
             sideline,
             names: names.clone(),
@@ -224,7 +244,7 @@ impl Server {
             listen,
             admin: admin_address,
         };
-        Ok(Self { shared: Arc::new(shared), listeners, admin, runtime, signals: None })
+        Ok(Self { shared: Arc::new(shared), listeners, outward, admin, runtime, signals: None })
     }
 
     /// Hears SIGTERM and SIGINT (end; the second time at once) and SIGHUP (reload).
@@ -244,17 +264,18 @@ impl Server {
 
     /// Serves until it is told to end and everything inside has finished, or time is up.
     pub fn run(self) -> io::Result<()> {
-        let Self { shared, listeners, admin, runtime, signals } = self;
+        let Self { shared, listeners, outward, admin, runtime, signals } = self;
         shared.describe().iter().for_each(|line| shared.log(line));
         let threads = listeners
             .into_iter()
+            .zip(outward)
             .zip(&shared.workers)
             .enumerate()
-            .map(|(n, (listener, worker))| {
+            .map(|(n, ((listener, out), worker))| {
                 let (worker, phase) = (Arc::clone(worker), shared.phase.subscribe());
                 thread::Builder::new()
                     .name(format!("tidegate-{n}"))
-                    .spawn(move || worker.run(listener, phase))
+                    .spawn(move || worker.run(listener, out, phase))
             })
             .collect::<io::Result<Vec<_>>>();
         let threads = threads.inspect_err(|_| shared.advance(Phase::Over))?;
@@ -265,10 +286,12 @@ impl Server {
             tokio::spawn(health::tell_outages(Arc::clone(&shared)));
             tokio::spawn(machine::sample(Arc::clone(&shared)));
             tokio::spawn(watch_file(Arc::clone(&shared)));
+            tokio::spawn(lease(Arc::clone(&shared)));
             if let Some(signals) = signals {
                 tokio::spawn(hear(Arc::clone(&shared), signals));
             }
             shared.wait_for_end(&threads).await;
+            shared.link.leave().await;
         });
         for thread in threads {
             thread.join().map_err(|_| io::Error::other("a serving thread panicked"))??;
@@ -284,6 +307,11 @@ impl Handle {
     /// Where clients connect.
     pub fn listen(&self) -> SocketAddr {
         self.shared.listen
+    }
+
+    /// Where the guarded service reaches what it calls, by the name in `proxy.egress`.
+    pub fn egress(&self, name: &str) -> Option<SocketAddr> {
+        self.shared.outlets.listen(name)
     }
 
     /// Where operators look.
@@ -337,9 +365,13 @@ impl Shared {
             counters: &self.counters,
             level: self.read(|gate| Level::of(gate, now)),
             heavy: self.read(|gate| heavy_hitters(gate, &self.names)),
+            leases: self.read(|gate| Lease::all(gate, now, &self.names)),
+            link: self.link.health(),
             enforce: self.sideline.percent(),
             draining: self.is_draining(),
             peers: self.peers.all(),
+            egress: self.outlets.report(),
+            inside: self.outlets.inside(),
             sample: self.sample.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             now,
         }
@@ -453,6 +485,7 @@ impl Shared {
             false => outbound::build(&file.caller, self.clock, self.clock.now().as_nanos())
                 .map_err(|error| StartError::Config(error.to_string()))?,
         };
+        let out = self.outlets.prepare(&file.proxy)?;
         let (old, same) = (self.links().traces.clone(), file.proxy.traces == current.proxy.traces);
         let traces = match same {
             true => old.clone(),
@@ -460,6 +493,7 @@ impl Shared {
         };
         // The last that can fail; from here on everything is taken.
         self.reconfigure(&file.gate)?;
+        self.outlets.reconfigure(&file.proxy, out, self.clock)?;
         let links = Links { tls, outbound, traces };
         *self.token.lock().unwrap_or_else(PoisonError::into_inner) = token;
         for worker in &self.workers {
@@ -477,7 +511,7 @@ impl Shared {
     }
 
     /// What an operator should know at the start.
-    fn describe(&self) -> [String; 2] {
+    fn describe(&self) -> Vec<String> {
         let file = self.file();
         let upstreams: Vec<String> = file.proxy.upstreams.iter().map(ToString::to_string).collect();
         let objective = match &file.gate.admission {
@@ -500,19 +534,48 @@ impl Shared {
         };
         let (threads, admin) = (self.workers.len(), self.admin);
         let upstreams = upstreams.join(", ");
-        [
+        let mut lines = vec![
             format!(
                 "listening on {} for {upstreams}, {threads} threads, admin on http://{admin}",
                 self.listen
             ),
             format!("{objective}; {slots}; trust {}{enforce}", file.proxy.trust),
-        ]
+            format!("users are told apart by {}", Self::users(&file.proxy)),
+        ];
+        lines.extend(self.outlets.describe());
+        lines
+    }
+
+    /// By what users are told apart.
+    fn users(proxy: &ProxyConfig) -> String {
+        let (inside, hops) = (proxy.trust == Trust::Inside, !proxy.edge.trusted.is_empty());
+        let header = proxy.user_header.as_ref();
+        let told = header.filter(|_| inside || hops).map(|name| match inside {
+            true => name.clone(),
+            false => format!("{name} of trusted proxies"),
+        });
+        let certificate = proxy.tls.client_ca_file.as_ref().map(|_| "certificate".to_owned());
+        let shown = inside || proxy.edge.verified_credentials;
+        let credentials = shown.then(|| "verified credentials".to_owned());
+        let address = if hops { "address, through trusted proxies" } else { "address" };
+        let by = told.into_iter().chain(certificate).chain(credentials);
+        let by: Vec<String> = by.chain([address.to_owned()]).collect();
+        let unused = header.filter(|_| !inside && !hops).map_or_else(String::new, |name| {
+            format!(" ({name} is taken of nobody: proxy.edge.trusted names no networks)")
+        });
+        format!("{}{unused}", by.join(", else "))
     }
 
     /// A line for the operator.
     pub(crate) fn log(&self, line: &dyn fmt::Display) {
         self.log.line(line);
     }
+}
+
+/// Carries the reports of leased limits.
+async fn lease(shared: Arc<Shared>) {
+    let link = shared.link.clone();
+    link.run(|line| shared.log(&line)).await;
 }
 
 /// Keeps the gate's timer and counts its events.
@@ -567,13 +630,21 @@ async fn hear(shared: Arc<Shared>, mut signals: Signals) {
 
 /// What was opened stays open; names what the file says otherwise.
 fn keep_opened(file: &mut ProxyConfig, current: &ProxyConfig) -> Vec<&'static str> {
+    let opened = |list: &[Egress]| -> Vec<_> {
+        list.iter().map(|egress| (egress.name.clone(), egress.listen)).collect()
+    };
+    let other_egress = opened(&file.egress) != opened(&current.egress);
     let differ = [
         ("listen", file.listen != current.listen),
         ("admin", file.admin != current.admin),
         ("threads", file.threads != current.threads),
         ("log", file.log != current.log),
         ("secret_file", file.secret_file != current.secret_file),
+        ("egress", other_egress),
     ];
+    if other_egress {
+        file.egress.clone_from(&current.egress);
+    }
     file.listen = current.listen;
     file.admin = current.admin;
     file.threads = current.threads;

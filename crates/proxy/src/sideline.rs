@@ -19,6 +19,7 @@ use serde_json::{Map, Value, json};
 use tidegate_core::config::ConfigError;
 use tidegate_core::event::{Event, Events};
 use tidegate_core::gate::GateConfig;
+use tidegate_core::limit::Leased;
 use tidegate_core::rng::Rng;
 use tidegate_core::{
     Context, Criticality, Gate, Instant, Outcome, Rank, Reason, Rejection, Workflow,
@@ -217,6 +218,15 @@ impl Sideline {
         let State { live, shadow, .. } = &mut *state;
         let models = live.iter_mut().chain(shadow.iter_mut().map(|shadow| &mut shadow.model));
         models.for_each(|model| model.utilize(now, utilization));
+    }
+
+    /// Shows the leased limits of all models, and whether each is of the one that stands for the live gate.
+    pub(crate) fn leased(&self, look: &mut dyn FnMut(&mut Leased, bool)) {
+        let mut state = self.lock();
+        let State { live, shadow, .. } = &mut *state;
+        live.iter_mut().flat_map(Model::leased).for_each(|leased| look(leased, true));
+        let candidate = shadow.iter_mut().map(|shadow| &mut shadow.model);
+        candidate.flat_map(Model::leased).for_each(|leased| look(leased, false));
     }
 
     /// The model's gate while it stands for the live one.

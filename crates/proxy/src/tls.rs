@@ -9,9 +9,11 @@ use std::sync::Arc;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-use crate::config::{ProxyConfig, Scheme, TlsConfig};
+use crate::config::{ClientCertificates, ProxyConfig, Scheme, TlsConfig};
 
 /// What is spoken over TLS (RFC 7301).
 pub(crate) const H2: &[u8] = b"h2";
@@ -37,9 +39,9 @@ pub(crate) struct Tls {
 impl Tls {
     /// What `config` asks for, or what is wrong with its files.
     pub(crate) fn new(config: &ProxyConfig) -> Result<Self, String> {
-        let TlsConfig { cert_file, key_file, upstream_ca_file } = &config.tls;
+        let TlsConfig { cert_file, key_file, upstream_ca_file, .. } = &config.tls;
         let server = match (cert_file, key_file) {
-            (Some(cert), Some(key)) => Some(Arc::new(server(cert, key)?)),
+            (Some(cert), Some(key)) => Some(Arc::new(server(cert, key, &config.tls)?)),
             _ => None,
         };
         let mut schemes = config.addresses().map(|address| address.scheme);
@@ -51,16 +53,40 @@ impl Tls {
     }
 }
 
-fn server(cert_file: &str, key_file: &str) -> Result<ServerConfig, String> {
+fn server(cert_file: &str, key_file: &str, config: &TlsConfig) -> Result<ServerConfig, String> {
     let chain = certificates(cert_file)?;
     let key = PrivateKeyDer::from_pem_file(key_file)
         .map_err(|error| format!("cannot read a private key in {key_file}: {error}"))?;
+    let clients = match &config.client_ca_file {
+        None => WebPkiClientVerifier::no_client_auth(),
+        Some(path) => clients(path, config.client_certificates)?,
+    };
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
-        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key))
+        .and_then(|builder| builder.with_client_cert_verifier(clients).with_single_cert(chain, key))
         .map_err(|error| format!("{cert_file} and {key_file} do not go together: {error}"))?;
     config.alpn_protocols = vec![H2.to_vec(), HTTP1.to_vec()];
     Ok(config)
+}
+
+/// What checks certificates of clients.
+fn clients(path: &str, asked: ClientCertificates) -> Result<Arc<dyn ClientCertVerifier>, String> {
+    let (roots, provider) = (Arc::new(roots(path)?), Arc::new(ring::default_provider()));
+    let mut verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+    if asked == ClientCertificates::Optional {
+        verifier = verifier.allow_unauthenticated();
+    }
+    verifier.build().map_err(|error| format!("{path} cannot be used to check clients: {error}"))
+}
+
+/// The authorities in a file.
+fn roots(path: &str) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    let (taken, _) = roots.add_parsable_certificates(certificates(path)?);
+    if taken == 0 {
+        return Err(format!("{path} has no certificate that can be used"));
+    }
+    Ok(roots)
 }
 
 fn client(authorities: Option<&str>, scheme: Scheme) -> Result<ClientConfig, String> {
@@ -68,15 +94,10 @@ fn client(authorities: Option<&str>, scheme: Scheme) -> Result<ClientConfig, Str
     let path = authorities.or_else(system).ok_or_else(|| {
         "no authority for upstreams with TLS: set proxy.tls.upstream_ca_file".to_owned()
     })?;
-    let mut roots = RootCertStore::empty();
-    let (taken, _) = roots.add_parsable_certificates(certificates(path)?);
-    if taken == 0 {
-        return Err(format!("{path} has no certificate that can be used"));
-    }
     let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| format!("TLS cannot be set up: {error}"))?
-        .with_root_certificates(roots)
+        .with_root_certificates(roots(path)?)
         .with_no_client_auth();
     let protocol = if scheme == Scheme::H2 { H2 } else { HTTP1 };
     config.alpn_protocols = vec![protocol.to_vec()];

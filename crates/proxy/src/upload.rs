@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -78,6 +79,15 @@ impl Upload {
     pub(crate) fn empty() -> Self {
         let patience = Duration::ZERO;
         Self { body: Inbound::Nothing, flow: None, patience, begun: None, bytes: 0, timer: None }
+    }
+
+    /// What was read before, and so is never late.
+    pub(crate) fn kept(body: Bytes, trailers: Option<HeaderMap>) -> Self {
+        let body = match body.is_empty() && trailers.is_none() {
+            true => Inbound::Nothing,
+            false => Inbound::Kept(Box::new((body, trailers))),
+        };
+        Self { body, ..Self::empty() }
     }
 
     /// What is told of it.

@@ -29,7 +29,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use crate::config::{Address, HealthConfig, ProxyConfig, Scheme, Version};
+use crate::config::{Address, HealthConfig, ProxyConfig, Scheme, Trust, Version};
 use crate::h1::{Connection, Stream, Unanswered};
 use crate::headers;
 use crate::health::{self, Peer, Peers};
@@ -102,6 +102,8 @@ pub(crate) struct Upstreams {
     tls: Option<Arc<ClientConfig>>,
     connect_timeout: Duration,
     response_timeout: Duration,
+    /// For how long a request must have waited in vain to say something of an upstream.
+    witness: Duration,
     idle_timeout: Span,
 }
 
@@ -124,6 +126,19 @@ impl Failure {
     /// Whether it says nothing about the upstream.
     pub(crate) fn is_the_clients(&self) -> bool {
         matches!(self, Self::Slow | Self::Client(_))
+    }
+}
+
+impl Failure {
+    /// What a client is told.
+    pub(crate) fn told(&self) -> &'static str {
+        match self {
+            Self::Connect(_) => "cannot connect to the upstream\n",
+            Self::Broken(_) => "the upstream broke off\n",
+            Self::Late => "the upstream did not answer in time\n",
+            Self::Slow => "the request did not come in time\n",
+            Self::Client(_) => "the request broke off\n",
+        }
     }
 }
 
@@ -169,6 +184,11 @@ impl Upstreams {
             tls,
             connect_timeout: config.connect_timeout.into(),
             response_timeout: config.response_timeout.into(),
+            // Strangers could have any upstream put out by asking for more than it can do in their time.
+            witness: match config.trust {
+                Trust::Edge => config.response_timeout.into(),
+                Trust::Inside => config.response_timeout.min(config.health.timeout).into(),
+            },
             idle_timeout: config.idle_timeout,
         }
     }
@@ -182,17 +202,24 @@ impl Upstreams {
         &self.list
     }
 
+    /// Which of the list has `call`.
+    pub(crate) fn position(&self, call: &Call) -> Option<usize> {
+        self.list.iter().position(|upstream| Arc::ptr_eq(upstream, &call.upstream))
+    }
+
     /// Sends a request and waits for the head of its answer, at most for `limit`. Until something
-    /// of it was sent, another connection and another upstream may be tried.
+    /// of it was sent, another connection and another upstream may be tried; `first` is the one to begin with,
+    /// if it is well.
     pub(crate) async fn send(
         &self,
         clock: impl Fn() -> Instant,
         request: &mut Request<Upload>,
         limit: Option<Duration>,
+        first: Option<u8>,
     ) -> Result<(Response<Source>, Call), Failure> {
         let mut failure = None;
         let now = clock();
-        for upstream in self.order(now) {
+        for upstream in self.order(now, first) {
             let mut call = upstream.begin(now, self.idle_timeout);
             loop {
                 let fresh = call.sender.is_none();
@@ -223,21 +250,22 @@ impl Upstreams {
                     // The call is dropped.
                     Err((false, error)) if error.is_the_clients() => return Err(error),
                     Err((false, error)) => {
+                        upstream.peer.note(&error);
                         let now = clock();
                         let late = matches!(error, Failure::Late);
-                        if late {
+                        let patience = Duration::from(now.since(call.begun));
+                        if late && patience >= self.response_timeout.min(self.health.timeout.into())
+                        {
                             upstream.doubt(&call);
                         }
-                        // A client that does not wait for long is no witness.
-                        let patience = Duration::from(now.since(call.begun));
-                        let enough = self.response_timeout.min(self.health.timeout.into());
-                        if !late || patience >= enough {
+                        if !late || patience >= self.witness {
                             call.failed(now, &self.health);
                         }
                         return Err(error);
                     }
                 }
             }
+            failure.iter().for_each(|failure| upstream.peer.note(failure));
             call.failed(clock(), &self.health);
         }
         Err(failure.unwrap_or_else(|| Failure::Connect(io::ErrorKind::AddrNotAvailable.into())))
@@ -275,12 +303,20 @@ impl Upstreams {
 
     /// Upstreams to try, the best first: of the first group with room two drawn at random, the less
     /// loaded of them; then others of that group; then those of the groups after it.
-    fn order(&self, now: Instant) -> impl Iterator<Item = &Arc<Upstream>> {
+    fn order(&self, now: Instant, first: Option<u8>) -> impl Iterator<Item = &Arc<Upstream>> {
         let mut order = [None; MOST_TRIED];
         if let [only] = &*self.list {
             order[0] = Some(only);
         } else {
             self.fill(&mut order, now);
+            let first = first.and_then(|first| self.list.get(usize::from(first)));
+            if let Some(first) = first.filter(|first| first.peer.is_in(now)) {
+                let same =
+                    |it: &Option<&Arc<Upstream>>| it.is_some_and(|it| Arc::ptr_eq(it, first));
+                let at = order.iter().position(same).unwrap_or(MOST_TRIED - 1);
+                order[..=at].rotate_right(1);
+                order[0] = Some(first);
+            }
         }
         order.into_iter().flatten()
     }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::task::Poll;
 use std::time::Duration;
 
+use socket2::{SockRef, TcpKeepalive};
 use tidegate_core::{Instant, Span};
 use tidegate_driver::{RoundTrips, SharedCaller, SharedGate};
 use tidegate_http::wire::Names;
@@ -19,9 +20,15 @@ use crate::body::Streams;
 use crate::config::{ConnectionsConfig, ProxyConfig, Trust};
 use crate::connection;
 use crate::costs::Costs;
+use crate::edge::Strangers;
+use crate::egress::WayOut;
 use crate::entry::Ranks;
+use crate::exempt::Exempt;
 use crate::health::Peers;
+use crate::inflight::InFlight;
 use crate::metrics::Counters;
+use crate::outlets::Outward;
+use crate::seats::{Full, Seat, Seats};
 use crate::sideline::Sideline;
 use crate::spare;
 use crate::tls::Tls;
@@ -33,6 +40,8 @@ const BACKLOG: u32 = 4096;
 /// Tasks run between two looks at the sockets, so that requests soon stand in the gate instead of
 /// in sockets (docs/driving.md).
 const EVENT_INTERVAL: u32 = 32;
+/// Silence after which the kernel asks whether a client is still there.
+const KEEPALIVE: Duration = Duration::from_secs(60);
 /// Pause after an accept that failed: mostly all file descriptors are in use.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Time between two looks for streams and for old upstream connections.
@@ -60,6 +69,12 @@ pub(crate) struct Worker {
     peers: Peers,
     round_trips: Arc<RoundTrips>,
     pub(crate) streams: Streams,
+    pub(crate) exempt: Arc<Exempt>,
+    seats: Arc<Seats>,
+    /// Whom the calls of the service are for; none if they are its own business.
+    pub(crate) inside: Option<Arc<InFlight>>,
+    /// The service that is called here; none where clients come in.
+    pub(crate) way_out: Option<Arc<WayOut>>,
     settings: RwLock<Arc<Settings>>,
     /// Its runtime, once it runs.
     runtime: OnceLock<Handle>,
@@ -80,10 +95,19 @@ pub(crate) struct Settings {
     /// The throttle before them; none if everything is sent.
     pub(crate) outbound: Option<SharedCaller>,
     pub(crate) traces: Traces,
+    /// Whether ids of clients are kept, where calls are told apart by them.
+    pub(crate) trusts_ids: bool,
+    /// Share of the traces that begin here which are collected.
+    pub(crate) sample: f64,
     pub(crate) tls: Option<Arc<ServerConfig>>,
     pub(crate) connections: ConnectionsConfig,
     /// Protocols that a connection may change to.
     pub(crate) upgrades: Vec<String>,
+    pub(crate) strangers: Strangers,
+    /// Whether connections begin with whose they are.
+    pub(crate) proxy_protocol: bool,
+    /// Most requests for exempt paths.
+    pub(crate) exempt_at_once: u32,
     pub(crate) header_timeout: Span,
     pub(crate) body_timeout: Span,
     pace: Pace,
@@ -107,9 +131,14 @@ impl Settings {
             upstreams: Upstreams::new(config, tls.client.clone(), before, peers, (now, seed)),
             outbound: outbound.clone(),
             traces: traces.clone(),
+            trusts_ids: trust == Trust::Inside || config.trust_traces,
+            sample: config.traces.sample,
             tls: tls.server.clone(),
             connections: config.connections.clone(),
             upgrades: config.upgrades.clone(),
+            strangers: Strangers::new(config),
+            proxy_protocol: config.edge.proxy_protocol,
+            exempt_at_once: config.edge.exempt_at_once,
             header_timeout,
             body_timeout,
             pace: Pace::new(config.connections.per_second, threads, now),
@@ -134,8 +163,14 @@ pub(crate) struct Tools {
     pub(crate) names: Names,
     pub(crate) counters: Arc<Counters>,
     pub(crate) peers: Peers,
+    /// What passes the gate.
+    pub(crate) exempt: Arc<Exempt>,
+    /// Who is connected.
+    pub(crate) seats: Arc<Seats>,
     /// How far clients are.
     pub(crate) round_trips: Arc<RoundTrips>,
+    pub(crate) inside: Option<Arc<InFlight>>,
+    pub(crate) way_out: Option<Arc<WayOut>>,
     pub(crate) threads: usize,
     pub(crate) secret: [u8; 16],
     pub(crate) seed: u64,
@@ -144,8 +179,9 @@ pub(crate) struct Tools {
 impl Worker {
     /// One of as many threads as there are `tools` of.
     pub(crate) fn new(tools: Tools, config: &ProxyConfig, links: &Links) -> Self {
-        let Tools { gate, sideline, names, counters, peers, round_trips, threads, secret, seed } =
+        let Tools { gate, sideline, names, counters, peers, round_trips, exempt, seats, .. } =
             tools;
+        let Tools { inside, way_out, threads, secret, seed, .. } = tools;
         let now = gate.now();
         let settings = Settings::new(config, links, &[], &peers, (threads, secret, seed), now);
         Self {
@@ -156,6 +192,10 @@ impl Worker {
             peers,
             round_trips,
             streams: Streams::default(),
+            exempt,
+            seats,
+            inside,
+            way_out,
             settings: RwLock::new(Arc::new(settings)),
             runtime: OnceLock::new(),
             threads,
@@ -181,10 +221,12 @@ impl Worker {
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 
-    /// Serves until the phase says otherwise: the body of a thread.
+    /// Serves until the phase says otherwise: the body of a thread. What goes `out` is served until no
+    /// thread has anything inside that it could be for.
     pub(crate) fn run(
         self: Arc<Self>,
         listener: std::net::TcpListener,
+        out: Outward,
         phase: watch::Receiver<Phase>,
     ) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -196,8 +238,21 @@ impl Worker {
         runtime.block_on(async move {
             let listener = TcpListener::from_std(listener)?;
             let mut over = phase.clone();
+            // What is inside may need its calls to the end.
+            let (_open, never) = watch::channel(Phase::Open);
+            let out_is_open = !out.workers.is_empty();
+            for (worker, listener) in out.workers {
+                let _ = worker.runtime.set(Handle::current());
+                tokio::spawn(worker.serve(TcpListener::from_std(listener)?, never.clone()));
+            }
+            let inside = async {
+                self.serve(listener, phase).await;
+                if out_is_open {
+                    out.ends.done().await;
+                }
+            };
             tokio::select! {
-                () = self.serve(listener, phase) => {}
+                () = inside => {}
                 _ = over.wait_for(|phase| *phase == Phase::Over) => {}
             }
             Ok(())
@@ -221,7 +276,7 @@ impl Worker {
                     }
                 },
                 _ = sweep.tick() => self.sweep(),
-                _ = told.wait_for(|phase| *phase >= Phase::Draining) => break,
+                () = reached(&mut told, Phase::Draining) => break,
             }
         }
         // What the kernel has taken in our name is ours to serve.
@@ -243,6 +298,16 @@ impl Worker {
         self.streams.sweep(now, settings.stream_after);
     }
 
+    /// Notes whose a seat is; false if that one has too many.
+    pub(crate) fn name(&self, seat: &Seat, peer: IpAddr, settings: &Settings) -> bool {
+        let named = seat.name(peer, settings.connections.per_address);
+        match named {
+            Ok(instead) => self.counters.reclaimed.add(instead.into()),
+            Err(Full) => self.counters.too_many.add(1),
+        }
+        named.is_ok()
+    }
+
     /// Serves a connection, unless there are too many.
     fn connect(
         self: &Arc<Self>,
@@ -254,14 +319,20 @@ impl Worker {
         let counters = &self.counters;
         counters.accepted.add(1);
         let settings = self.settings();
-        let open = counters.connections.get() + counters.tunnels.get();
-        if open >= settings.connections.most {
+        let Ok((seat, instead)) = self.seats.take(settings.connections.most) else {
             return counters.too_many.add(1);
+        };
+        counters.reclaimed.add(instead.into());
+        // A proxy of ours says later whose it is, or speaks for many.
+        if !settings.strangers.hops.trusts(peer) && !self.name(&seat, peer, &settings) {
+            return;
         }
         if !settings.pace.allows(self.gate.now()) {
             return counters.too_fast.add(1);
         }
-        self.round_trips.accepted(&self.gate, &stream);
+        if self.way_out.is_none() {
+            self.round_trips.accepted(&self.gate, &stream);
+        }
         // A client that has already gone is found out by the first read.
         let _ = stream.set_nodelay(true);
         let (worker, phase, alive) = (Arc::clone(self), phase.clone(), alive.clone());
@@ -269,9 +340,15 @@ impl Worker {
             let _alive = alive;
             let counters = Arc::clone(&worker.counters);
             let _open = counters.connections.hold();
-            connection::serve(worker, stream, peer, phase).await;
+            connection::serve(worker, stream, peer, Arc::new(seat), phase).await;
         });
     }
+}
+
+/// Resolves once the phase has come.
+async fn reached(told: &mut watch::Receiver<Phase>, wanted: Phase) {
+    // The sender outlives every worker; were it gone, this would be the end too.
+    let _ = told.wait_for(|phase| *phase >= wanted).await;
 }
 
 /// New connections per second, with a second's worth at once.
@@ -321,6 +398,8 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     socket.set_reuseaddr(true)?;
     #[cfg(unix)]
     socket.set_reuseport(true)?;
+    // Accepted ones have it from here: who is gone without a word is found out.
+    SockRef::from(&socket).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
     socket.bind(address)?;
     socket.listen(BACKLOG)?.into_std()
 }

@@ -11,6 +11,9 @@ use std::time::Duration;
 use support::leaks::{conserved, files_at_rest, memory, wait_for_files};
 use support::{Client, Sidecar, Upstream, ok};
 
+/// Nobody waits for a slot.
+const ROOMY: &str = "[gate.admission]\npolicy = 'open'\n[gate.slots]\nslots = 'fixed'\ncount = 8\n";
+
 /// Reads to the end: true if it came.
 fn is_closed(client: &mut Client) -> bool {
     let mut rest = Vec::new();
@@ -19,14 +22,20 @@ fn is_closed(client: &mut Client) -> bool {
 
 #[test]
 fn beyond_the_limit_connections_are_closed_and_counted() {
-    let upstream = Upstream::start(|_| ok("served"));
-    let sidecar = Sidecar::start("[proxy.connections]\nmost = 2", &[upstream.address]);
+    let (barrier, upstream) = Upstream::held();
+    let config = format!("{ROOMY}[proxy.connections]\nmost = 2");
+    let sidecar = Sidecar::start(&config, &[upstream.address]);
     let mut inside = [sidecar.client(), sidecar.client()];
     for client in &mut inside {
-        assert_eq!(client.get("/", "").text(), "served");
+        client.send("GET /slow HTTP/1.1\r\nhost: a\r\n\r\n");
     }
+    sidecar.wait_for("both at work", |_| barrier.came() == 2);
     assert!(is_closed(&mut sidecar.client()));
     assert_eq!(sidecar.state()["connections_refused"], 1);
+    barrier.open();
+    for client in &mut inside {
+        assert_eq!(client.reply().text(), "served");
+    }
     drop(inside);
     sidecar.wait_for("room", |state| state["connections"] == 0);
     assert_eq!(sidecar.client().get("/", "").text(), "served");
@@ -51,7 +60,8 @@ fn connections_that_come_too_fast_are_closed_and_counted() {
 #[test]
 fn idle_connections_end_in_good_order() {
     let (barrier, upstream) = Upstream::held();
-    let sidecar = Sidecar::start("[proxy.connections]\nidle_timeout = '80ms'", &[upstream.address]);
+    let config = format!("{ROOMY}[proxy.connections]\nidle_timeout = '80ms'");
+    let sidecar = Sidecar::start(&config, &[upstream.address]);
     let mut busy = sidecar.client();
     busy.send("GET /slow HTTP/1.1\r\nhost: a\r\n\r\n");
     let mut idle = sidecar.client();

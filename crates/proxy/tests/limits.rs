@@ -21,6 +21,7 @@ fn from(address: &str, sidecar: &Sidecar) -> Client {
 fn one_each(each: &str) -> String {
     format!(
         "[proxy]\nuser_header = 'x-user'\nlimit_header = 'x-api-key'\n\
+         [proxy.edge]\ntrusted = ['127.0.0.0/8']\n\
          [[gate.limits]]\nlimit = 'rate'\nrate = 0.001\nburst = 1.0\neach = '{each}'\n"
     )
 }

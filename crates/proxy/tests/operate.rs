@@ -140,7 +140,8 @@ fn a_share_of_the_users_is_refused() {
         held.pass();
         ok("served")
     });
-    let config = "[proxy]\nenforce = '50%'\nuser_header = 'x-user'\n[gate]\nqueue_limit = 1\n\
+    let config = "[proxy]\nenforce = '50%'\nuser_header = 'x-user'\n\
+                  edge = { trusted = ['127.0.0.1'] }\n[gate]\nqueue_limit = 1\n\
                   [gate.admission]\npolicy = 'open'\n[gate.slots]\nslots = 'fixed'\ncount = 1\n";
     let sidecar = Sidecar::start(config, &[upstream.address]);
     // Nothing has been answered yet, so in the model these two fill the gate for good.

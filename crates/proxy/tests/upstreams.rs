@@ -79,8 +79,62 @@ fn a_client_in_a_hurry_is_no_witness_against_an_upstream() {
     assert_eq!(peer(&sidecar.state(), upstream.address)["in"], true);
     let patient = "x-envoy-expected-rq-timeout-ms: 1100\r\n";
     assert_eq!(sidecar.client().get("/slow", patient).status(), 504);
-    assert_eq!(peer(&sidecar.state(), upstream.address)["in"], false, "it does not answer");
+    let state = sidecar.state();
+    let told = peer(&state, upstream.address);
+    assert_eq!((&told["in"], &told["failures"]), (&true.into(), &0.into()), "a stranger's word");
+    let inside = Sidecar::start(
+        &STRICT.replace("[proxy]\n", "[proxy]\ntrust = 'inside'\n"),
+        &[upstream.address],
+    );
+    assert_eq!(inside.client().get("/slow", patient).status(), 504);
+    assert_eq!(peer(&inside.state(), upstream.address)["in"], false, "a peer is believed");
+    // Its own time is up: that is its own fault.
+    let short = Sidecar::start(
+        &STRICT.replace("[proxy]\n", "[proxy]\nresponse_timeout = '50ms'\n"),
+        &[upstream.address],
+    );
+    assert_eq!(short.client().get("/slow", patient).status(), 504);
+    assert_eq!(peer(&short.state(), upstream.address)["in"], false, "it does not answer");
     barrier.open();
+}
+
+/// Whoever is behind must not work for longer than the client waits.
+#[test]
+fn timeouts_go_on_shortened() {
+    let barrier = Barrier::default();
+    let held = barrier.clone();
+    let upstream = Upstream::start(move |request| {
+        if request.first.contains("/first") {
+            held.pass();
+        }
+        let told =
+            ["grpc-timeout", "x-envoy-expected-rq-timeout-ms"].map(|name| request.header(name));
+        ok(&told.map(|it| it.unwrap_or("none")).join(" "))
+    });
+    let config = "[gate.admission]\npolicy = 'open'\n[gate.slots]\nslots = 'fixed'\ncount = 1\n";
+    let sidecar = Sidecar::start(config, &[upstream.address]);
+    let mut first = sidecar.client();
+    first.send("GET /first HTTP/1.1\r\nhost: a\r\n\r\n");
+    sidecar.wait_for("one at work", |_| barrier.came() == 1);
+    let mut clients = [
+        "grpc-timeout: 60S\r\n",
+        "x-envoy-expected-rq-timeout-ms: 60000\r\n",
+        "grpc-timeout: x\r\n",
+        "",
+    ]
+    .map(|fields| {
+        let mut client = sidecar.client();
+        client.send(&format!("GET / HTTP/1.1\r\nhost: a\r\n{fields}\r\n"));
+        client
+    });
+    sidecar.wait_for("all wait", |state| state["waiting"] == 4);
+    barrier.open();
+    let told = clients.each_mut().map(|client| client.reply().text());
+    let micros = told[0].strip_suffix("u none").and_then(|micros| micros.parse::<u64>().ok());
+    assert!(micros.is_some_and(|micros| micros < 60_000_000), "{told:?}");
+    let millis = told[1].strip_prefix("none ").and_then(|millis| millis.parse::<u64>().ok());
+    assert!(millis.is_some_and(|millis| millis < 60_000), "{told:?}");
+    assert_eq!(told[2..], ["x none", "none none"], "what cannot be read says nothing");
 }
 
 #[test]

@@ -27,6 +27,11 @@ pub(crate) struct Admin {
 }
 
 impl Admin {
+    /// Of another process than a sidecar, which has another address.
+    pub(crate) fn of(admin: String, token_file: Option<PathBuf>) -> Self {
+        Self { admin, token_file }
+    }
+
     pub(crate) fn get(&self, path: &str) -> Result<String, Error> {
         request(&self.admin, "GET", path, None, "")
     }
@@ -75,7 +80,7 @@ pub(crate) fn request(
         Ok((status, body)) => {
             Err(Error::Failed(format!("{address} says {status}: {}", body.trim())))
         }
-        Err(error) => Err(Error::Failed(format!("cannot ask the sidecar at {address}: {error}"))),
+        Err(error) => Err(Error::Failed(format!("cannot ask {address}: {error}"))),
     }
 }
 

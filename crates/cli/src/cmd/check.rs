@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde_json::json;
-use tidegate_core::config::Problem;
+use tidegate_core::config::{ConfigError, Problem};
 use tidegate_core::limit::{LimitConfig, QuotaConfig};
 use tidegate_proxy::File;
 
@@ -13,7 +13,7 @@ use super::{Error, Format, print};
 /// Check a configuration file and tell everything that is wrong with it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Check {
-    /// TOML with the blocks `[proxy]`, `[gate]` and `[caller]`; `-` reads stdin.
+    /// TOML with the blocks `[proxy]`, `[gate]` and `[caller]`, or with the block `[nats]`; `-` reads stdin.
     file: PathBuf,
     /// How to answer.
     #[arg(long, value_enum, default_value_t)]
@@ -23,7 +23,21 @@ pub(crate) struct Check {
 impl Check {
     pub(crate) fn run(self) -> Result<(), Error> {
         let name = file::name(&self.file);
-        let result = File::parse(&file::text(&self.file)?);
+        let text = file::text(&self.file)?;
+        #[cfg(feature = "nats")]
+        if is_for_nats(&text) {
+            let result = tidegate_nats::File::parse(&text);
+            return self.tell(&name, &result, |_| Vec::new());
+        }
+        self.tell(&name, &File::parse(&text), remarks)
+    }
+
+    fn tell<T>(
+        &self,
+        name: &str,
+        result: &Result<T, ConfigError>,
+        remarks: impl Fn(&T) -> Vec<String>,
+    ) -> Result<(), Error> {
         let problems = result.as_ref().err().map_or(&[][..], |error| error.problems());
         match self.format {
             Format::Json => {
@@ -32,7 +46,7 @@ impl Check {
                 print(format_args!("{answer}\n"))?;
                 if problems.is_empty() { Ok(()) } else { Err(Error::Told) }
             }
-            Format::Text => match &result {
+            Format::Text => match result {
                 Ok(file) => {
                     print(format_args!("{name} is valid\n"))?;
                     remarks(file).iter().try_for_each(|line| print(format_args!("{line}\n")))
@@ -41,6 +55,13 @@ impl Check {
             },
         }
     }
+}
+
+/// Whether a file is one of the messaging gate: what is wrong with it otherwise is said as of that.
+#[cfg(feature = "nats")]
+fn is_for_nats(text: &str) -> bool {
+    let begins = |line: &str| line.starts_with("[nats") || line.starts_with("[[nats.");
+    text.lines().map(str::trim_start).any(begins)
 }
 
 /// What is allowed and still worth knowing: quotas that sum to more than there is.

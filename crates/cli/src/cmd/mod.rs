@@ -4,12 +4,16 @@ mod admin;
 mod bench;
 mod check;
 mod config;
+mod control;
 mod demo;
 mod enforce;
 mod explain;
 mod figure;
 mod file;
 mod limit;
+mod limits;
+#[cfg(feature = "nats")]
+mod nats;
 mod png;
 mod progress;
 mod proxy;
@@ -39,6 +43,13 @@ pub(crate) enum Command {
     Limit(limit::Limit),
     /// Run the sidecar: a gate before an HTTP service.
     Proxy(Box<proxy::Proxy>),
+    /// Keep limits that hold over a fleet.
+    Control(control::Control),
+    /// See or change the limits of a fleet.
+    Limits(limits::Limits),
+    /// Run the messaging gate: topics with a rate over several NATS servers.
+    #[cfg(feature = "nats")]
+    Nats(nats::Nats),
     /// Ask a running sidecar what would happen to a request now, and why.
     Explain(explain::Explain),
     /// See or change for how many requests a running sidecar's refusals are enforced.
@@ -63,6 +74,10 @@ impl Command {
             Self::Config(config) => config.run(),
             Self::Limit(limit) => limit.run(),
             Self::Proxy(proxy) => proxy.run(),
+            Self::Control(control) => control.run(),
+            Self::Limits(limits) => limits.run(),
+            #[cfg(feature = "nats")]
+            Self::Nats(nats) => nats.run(),
             Self::Explain(explain) => explain.run(),
             Self::Enforce(enforce) => enforce.run(),
             Self::Shadow(shadow) => shadow.run(),

@@ -25,6 +25,7 @@ mod config;
 mod door;
 mod downstream;
 mod questions;
+mod standstill;
 mod workflows;
 
 use std::collections::VecDeque;
@@ -35,7 +36,7 @@ use crate::context::{CallerId, Context, Progress, Sheds, Workflow};
 use crate::event::{Event, Misuse};
 use crate::feedback::{Feedback, GateId};
 use crate::levels::RankIndex;
-use crate::limit::Limits;
+use crate::limit::{Leased, Limits};
 use crate::meter::{Cost, CostTable};
 use crate::objective::Learner;
 use crate::request::{Cx, Request, RequestId};
@@ -55,6 +56,7 @@ use claims::Claims;
 pub use config::GateConfig;
 pub use downstream::CalleeId;
 use downstream::Downstream;
+use standstill::Standstill;
 
 /// What is left until the deadline, [`Span::MAX`] if there is none.
 fn time_left(now: Instant, context: &Context) -> Span {
@@ -111,6 +113,7 @@ pub struct Gate {
     /// Slots that are taken, be it by abandoned work.
     running: u32,
     abandoned: Abandoned,
+    standstill: Standstill,
     /// The first stage, if there is any.
     limits: Option<Box<Limits>>,
     schedule: Box<dyn Scheduler>,
@@ -221,6 +224,7 @@ impl Gate {
             entries: Slab::default(),
             running: 0,
             abandoned: Abandoned::default(),
+            standstill: Standstill::default(),
             limits: Limits::build(&config.limits, now),
             schedule: config.schedule.build(),
             admission,
@@ -307,7 +311,7 @@ impl Gate {
             State::Running | State::Abandoned => {
                 entry.request.attained += now.since(entry.started);
                 let (state, workflow) = (entry.state, entry.request.context.workflow);
-                self.free_slot(now, workflow);
+                self.free_slot(now, id, workflow);
                 if state == State::Abandoned {
                     self.clear_abandoned(now, id);
                 }
@@ -346,7 +350,7 @@ impl Gate {
             running: self.running,
             beside: entry.beside,
             waiting: self.backlog.waiting(),
-            quiet: self.slots.is_quiet(),
+            quiet: self.slots.is_quiet() && self.standstill.slots() == 0,
             shedding: std::mem::take(&mut self.shedding),
         };
         self.cx.events.push(now, || {
@@ -406,14 +410,15 @@ impl Gate {
                 entry.request.cost =
                     Cost(entry.request.cost.0.saturating_sub(step.as_nanos()).max(1));
                 let workflow = entry.request.context.workflow;
-                self.free_slot(now, workflow);
+                self.free_slot(now, id, workflow);
             }
         }
     }
 
     /// A slot that a request of `workflow` held is free.
-    fn free_slot(&mut self, now: Instant, workflow: Workflow) {
+    fn free_slot(&mut self, now: Instant, id: RequestId, workflow: Workflow) {
         self.running -= 1;
+        self.standstill.on_free(now, id);
         self.backlog.on_free(self.running);
         if let Some(control) = &mut self.control {
             control.free_slot(now, workflow);
@@ -484,6 +489,11 @@ impl Gate {
         }
     }
 
+    /// Limits that are parts of agreements over many processes: a driver carries their reports.
+    pub fn leased(&mut self) -> impl Iterator<Item = &mut Leased> {
+        self.limits.iter_mut().flat_map(|limits| limits.leased_mut())
+    }
+
     /// Tells the numbers of the workflows that the configuration names: `number` gives each its own. Due before
     /// the first arrival and after every change of the configuration.
     pub fn name_workflows(&mut self, mut number: impl FnMut(&str) -> Workflow) {
@@ -550,6 +560,8 @@ impl Gate {
         }
         if self.backlog.waiting() > 0 {
             self.start_at_most(now, most);
+            self.look_at_standstill(now);
+            self.start_at_most(now, most);
         }
         self.backlog.on_dispatch(now, self.running);
         self.rank_newcomers();
@@ -585,7 +597,8 @@ impl Gate {
             control.limiter.due().map(|due| due.min(control.period_ends()).max(self.cx.now))
         });
         let free = self.abandoned_until().map(|until| until.max(self.cx.now));
-        self.admission.next_wakeup().into_iter().chain(turn).chain(free).min()
+        let stands = self.standstill_at();
+        self.admission.next_wakeup().into_iter().chain(turn).chain(free).chain(stands).min()
     }
 
     /// What to tell `caller` with a response to a request of `workflow`, be it an answer or a
@@ -664,7 +677,7 @@ impl Gate {
     /// Apart, as often nothing waits.
     #[inline(never)]
     fn start_at_most(&mut self, now: Instant, most: u32) {
-        let limit = self.limit.min(self.running.saturating_add(most));
+        let limit = self.slots().min(self.running.saturating_add(most));
         while self.backlog.waiting() > 0 && self.running < limit {
             let Some(id) = self.schedule.pop(now) else { break };
             self.start(now, id);
@@ -713,6 +726,7 @@ impl Gate {
                 self.note_source(&context);
                 self.dequeue(now, id, true);
                 self.running += 1;
+                self.standstill.on_start(now);
                 self.due.push_back(Due::Start { id, degraded });
             }
         }

@@ -36,9 +36,9 @@ impl Gate {
         self.backlog.waiting() + self.control.as_ref().map_or(0, |control| control.limiter.len())
     }
 
-    /// Slots there are.
+    /// Slots there are, with those for what hangs.
     pub fn slots(&self) -> u32 {
-        self.limit
+        self.limit + self.standstill.slots()
     }
 
     /// The delay at `now`.
@@ -48,7 +48,7 @@ impl Gate {
 
     /// How full the gate is: what runs and waits, by slots. 1 is full, more is a queue.
     pub fn busy(&self) -> f64 {
-        (f64::from(self.running) + self.backlog.waiting() as f64) / f64::from(self.limit)
+        (f64::from(self.running) + self.backlog.waiting() as f64) / f64::from(self.slots())
     }
 
     /// How full the machine is, as the driver last told; 0 if it never did.

@@ -9,6 +9,7 @@ pub mod bucket;
 pub mod gcra;
 mod heavy;
 mod keyed;
+mod leased;
 mod quota;
 mod rate;
 #[cfg(test)]
@@ -32,6 +33,7 @@ pub use bucket::{Bucket, Limit, Shortage};
 pub use gcra::Gcra;
 pub use heavy::{Heavy, HeavyHitters};
 pub use keyed::Keyed;
+pub use leased::{Complaint, Leased, LeasedConfig, Standing, is_agreement};
 pub use quota::{Enforce, Guaranteed, Quota, QuotaConfig, Quotas};
 pub use rate::{Each, RateLimit, RateLimitConfig};
 pub use size::{Sizing, TooFew, size};
@@ -67,6 +69,16 @@ pub trait Limiter: fmt::Debug + Send {
 
     /// Who asks most, for those who look.
     fn heavy_hitters(&self) -> Option<&HeavyHitters> {
+        None
+    }
+
+    /// The part of an agreement that holds over many processes, if it is one.
+    fn leased(&self) -> Option<&Leased> {
+        None
+    }
+
+    /// The same, to carry its reports.
+    fn leased_mut(&mut self) -> Option<&mut Leased> {
         None
     }
 
@@ -152,6 +164,15 @@ impl Unit {
         self == Self::Requests
     }
 
+    /// Tokens in one, where tokens are whole: a burst of a tenth of a second of processor time is one of
+    /// a hundred milliseconds.
+    pub fn tokens(self) -> f64 {
+        match self {
+            Self::CpuSeconds => 1_000.0,
+            Self::Requests | Self::Cost => 1.0,
+        }
+    }
+
     /// The smallest burst that makes sense.
     fn least_burst(self) -> f64 {
         if self.is_prepaid() { 1.0 } else { 0.0 }
@@ -185,6 +206,8 @@ pub enum LimitConfig {
     Tree(TreeConfig),
     /// So much per minute, hour, day, week or month of the calendar.
     Window(WindowConfig),
+    /// A share of an agreement that holds over many processes, kept by `tidegate control`.
+    Leased(LeasedConfig),
 }
 
 impl LimitConfig {
@@ -195,6 +218,7 @@ impl LimitConfig {
             Self::Quota(config) => Box::new(Quotas::new(config)),
             Self::Tree(config) => Box::new(Tree::new(config, now)),
             Self::Window(config) => Box::new(Window::new(config, now)),
+            Self::Leased(config) => Box::new(Leased::new(config, now)),
         }
     }
 
@@ -206,6 +230,7 @@ impl LimitConfig {
             (Self::Quota(one), Self::Quota(other)) => one.unit == other.unit,
             (Self::Tree(one), Self::Tree(other)) => one.counts() == other.counts(),
             (Self::Window(one), Self::Window(other)) => one.counts() == other.counts(),
+            (Self::Leased(one), Self::Leased(other)) if one.is_same(other) => true,
             _ => return 0,
         };
         1 + u8::from(counts_the_same) + u8::from(self == other)
@@ -218,6 +243,7 @@ impl LimitConfig {
             Self::Quota(config) => config.validate(problems),
             Self::Tree(config) => config.validate(problems),
             Self::Window(config) => config.validate(problems),
+            Self::Leased(config) => config.validate(problems),
         }
     }
 }

@@ -79,7 +79,7 @@ fn terms(config: &LimitConfig) -> (f64, f64) {
             config.default.as_ref().map_or((0.0, 0.0), |quota| (quota.rate, quota.burst))
         }
         LimitConfig::Tree(config) => (config.nodes[0].rate, config.nodes[0].burst),
-        LimitConfig::Window(_) => (0.0, 0.0),
+        LimitConfig::Window(_) | LimitConfig::Leased(_) => (0.0, 0.0),
     }
 }
 

@@ -11,7 +11,7 @@
 //! largest level there is bounds what passes through any number of changes: the largest burst, and the
 //! largest rate × time. A window that is taken out and put back has forgotten what was used.
 
-use super::{Ask, CarryOver, LimitConfig, Limiter, Receipt};
+use super::{Ask, CarryOver, Leased, LimitConfig, Limiter, Receipt};
 use crate::config::Problems;
 use crate::context::{Context, Workflow};
 use crate::meter::Cost;
@@ -150,6 +150,11 @@ impl Limits {
         self.limiters.iter().map(|limiter| &**limiter)
     }
 
+    /// Those that are parts of agreements over many processes, to carry their reports.
+    pub fn leased_mut(&mut self) -> impl Iterator<Item = &mut Leased> {
+        self.limiters.iter_mut().filter_map(|limiter| limiter.leased_mut())
+    }
+
     /// Panics if the state contradicts itself.
     pub fn invariants(&self) {
         assert_eq!(self.receipts.len(), self.owners.len() * self.limiters.len(), "a receipt each");
@@ -195,6 +200,14 @@ pub(crate) fn validate(configs: &[LimitConfig], problems: &mut Problems) {
     /// A request pays at each: a bound on its cost.
     const MOST: usize = 64;
     problems.check("limits", configs.len(), configs.len() <= MOST, "at most 64 of them");
+    let mut controls = configs.iter().filter_map(|config| match config {
+        LimitConfig::Leased(leased) => Some((&leased.control, &leased.token_file)),
+        _ => None,
+    });
+    if let Some(first) = controls.next() {
+        let one = controls.all(|other| other == first);
+        problems.check("limits", first.0, one, "one control and token_file for all leased limits");
+    }
     for (at, config) in configs.iter().enumerate() {
         problems.within_item("limits", at, |problems| config.validate(problems));
     }

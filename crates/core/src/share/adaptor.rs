@@ -67,6 +67,11 @@ impl Adaptor {
         self.stale |= self.nodes.remove(&holder).is_some();
     }
 
+    /// What a node said last.
+    pub fn load(&self, holder: HolderId) -> Option<Load> {
+        self.nodes.get(&holder).map(|node| node.latest)
+    }
+
     /// A node's part of `pool`; nothing for one that has said nothing. All parts together are the
     /// pool exactly.
     pub fn target(&mut self, pool: Share, holder: HolderId) -> Share {

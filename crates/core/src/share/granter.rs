@@ -1,13 +1,15 @@
 //! The control side of leases: commits the pool, and never more than the pool.
 //!
-//! The protocol and why it is safe is in [`lease`](super::lease). Here are its steps 3 to 5: one entry
-//! per holder, with what is committed to it and until when.
+//! The protocol and why it is safe is in [`lease`](super::lease). Here are its steps 3 to 8: one entry
+//! per holder, with what is committed to it and until when, and a bucket for what is committed to nobody.
 
 use std::collections::BTreeMap;
 
 use super::Share;
 use super::adaptor::{Adaptor, AdaptorConfig};
+use super::history::Load;
 use super::lease::{Bound, Grant, HolderId, LeaseConfig, Report};
+use super::spare::Spare;
 use super::split::SplitError;
 use crate::time::{Instant, Span};
 
@@ -15,11 +17,21 @@ use crate::time::{Instant, Span};
 #[derive(Clone, Debug)]
 pub struct Granter {
     config: LeaseConfig,
+    /// Larger than that of every granter before.
+    epoch: u64,
+    /// When it stops unless it is told of a later moment.
+    authority: Instant,
     whole: Share,
     /// Set aside for each node: the largest safe share that one may have.
     aside: Share,
+    /// For so many nodes: the most there may be.
+    nodes: u32,
     /// What can be leased: the whole without what is set aside for everyone.
     pool: Share,
+    /// The least that was since it was looked at last.
+    least_pool: Share,
+    /// What the part of the pool has saved up that is leased to nobody.
+    spare: Spare,
     /// Sum of all commitments; within the pool, or after it shrank on the way there.
     committed: Share,
     /// Nothing is granted before this moment: leases of a forgotten past may run until then.
@@ -36,7 +48,7 @@ struct Entry {
     sequence: u64,
     /// Most that the holder may be using of the pool.
     committed: Share,
-    /// What was answered to that report: the agreement, and the lease.
+    /// What was answered to that report: the safe share, and the lease.
     told: Share,
     granted: Share,
     /// The largest safe share that the holder may have.
@@ -53,11 +65,17 @@ impl Granter {
         adaptor: AdaptorConfig,
     ) -> Result<Self, SplitError> {
         let aside = config.safe_share(whole)?;
+        let pool = whole.minus(aside.times(u64::from(config.nodes)));
         Ok(Self {
             config,
+            epoch: 0,
+            authority: Instant::FAR,
             whole,
             aside,
-            pool: whole.minus(aside.times(u64::from(config.nodes))),
+            nodes: config.nodes,
+            pool,
+            least_pool: pool,
+            spare: Spare::full(pool),
             committed: Share::NONE,
             quiet_until: Instant::ZERO,
             forgotten: None,
@@ -68,8 +86,8 @@ impl Granter {
 
     /// A granter whose predecessor is gone, and its memory with it. It grants nothing until every
     /// lease that may be out is over; holders keep what they have, then their safe share. If the
-    /// agreement has changed, this is the largest that a node may know of, and the one in force is
-    /// told afterwards ([`set_whole`](Self::set_whole)).
+    /// agreement or its terms have changed, these are the largest that a node may know of, and those in
+    /// force are told afterwards ([`set_terms`](Self::set_terms)).
     pub fn after_loss(
         now: Instant,
         whole: Share,
@@ -79,7 +97,39 @@ impl Granter {
         let mut granter = Self::new(whole, config, adaptor)?;
         granter.quiet_until = now + config.kept();
         granter.forgotten = Some(granter.pool);
+        granter.spare = Spare::empty(now);
         Ok(granter)
+    }
+
+    /// A granter that has lost its memory is told what else the past may have agreed on, before anything
+    /// else: leases and safe shares of that may be out.
+    pub fn remember(
+        &mut self,
+        now: Instant,
+        whole: Share,
+        config: LeaseConfig,
+    ) -> Result<(), SplitError> {
+        let safe = config.safe_share(whole)?;
+        let pool = whole.minus(safe.times(u64::from(config.nodes)));
+        self.aside = self.aside.most(safe);
+        self.nodes = self.nodes.max(config.nodes);
+        self.quiet_until = self.quiet_until.max(now + config.kept());
+        self.forgotten = self.forgotten.map(|forgotten| forgotten.most(pool));
+        self.divide();
+        Ok(())
+    }
+
+    /// One of several granters in turn, each with a larger epoch than the one before.
+    #[must_use]
+    pub fn of_epoch(mut self, epoch: u64) -> Self {
+        self.epoch = epoch;
+        self
+    }
+
+    /// It may grant before `until`: a moment counted from before whoever elects granters was asked.
+    /// Without being told, for ever.
+    pub fn set_authority(&mut self, until: Instant) {
+        self.authority = until;
     }
 
     /// Another agreement from now on. Tell the granter of a larger one before any node; nodes hear of
@@ -87,9 +137,15 @@ impl Granter {
     /// being rounded, less than a token each), and no more than a smaller one as soon as each lease
     /// was renewed or is over and each node has heard.
     pub fn set_whole(&mut self, whole: Share) -> Result<(), SplitError> {
-        self.aside = self.aside.most(self.config.safe_share(whole)?);
-        self.whole = whole;
-        self.pool = whole.minus(self.reserved());
+        self.set_terms(whole, self.config)
+    }
+
+    /// The same with other terms: of leases granted from now on, and of safe shares as nodes hear of it.
+    pub fn set_terms(&mut self, whole: Share, config: LeaseConfig) -> Result<(), SplitError> {
+        self.aside = self.aside.most(config.safe_share(whole)?);
+        self.nodes = self.nodes.max(config.nodes);
+        (self.whole, self.config) = (whole, config);
+        self.divide();
         Ok(())
     }
 
@@ -102,25 +158,31 @@ impl Granter {
         let safe = self.config.safe_share(self.whole).unwrap_or(self.aside);
         // Answers that are under way may still tell of another.
         self.aside = self.holders.values().map(|entry| entry.safe).fold(safe, Share::most);
-        self.pool = self.whole.minus(self.reserved());
+        self.nodes = self.config.nodes;
+        self.divide();
     }
 
     /// A report has come. The answer, if it deserves one.
     pub fn on_report(&mut self, now: Instant, report: &Report) -> Option<Grant> {
         self.expire(now);
-        if now < self.quiet_until {
+        // Step 7: its time is over, or this is a granter of the past.
+        if self.authority <= now || report.epoch > self.epoch {
             return None;
         }
-        self.forgotten = None;
+        // Step 5: until then, who has a lease keeps it.
+        let quiet = now < self.quiet_until;
+        if quiet && report.leased != Share::NONE {
+            return None;
+        }
         let entry = self.holders.get(&report.holder).copied();
         match entry {
             Some(entry) if report.sequence < entry.sequence => None,
-            // Repeated: so is the answer. It may be of a process that has just been started with the id of
-            // another, and counts its term from now.
+            // Repeated: so is the answer, but for tokens that came with it. It may be of a process that has
+            // just been started with the id of another, and counts its term from now.
             Some(entry) if report.sequence == entry.sequence => {
                 let until = now + self.config.kept();
                 self.commit(report.holder, entry.committed, Entry { until, ..entry });
-                Some(self.answer(report, entry.told, entry.granted))
+                Some(self.answer(report, entry.told, entry.granted, 0))
             }
             Some(entry) => {
                 // Step 2: it uses no more than it says. Nor more than was granted, whatever it says.
@@ -132,30 +194,53 @@ impl Granter {
             None if self.holders.len() < self.most_holders() => {
                 Some(self.grant(now, report, Share::NONE))
             }
-            None => Some(self.answer(report, report.whole, Share::NONE)),
+            None => Some(self.answer(report, report.safe, Share::NONE, 0)),
         }
     }
 
-    /// Forgets leases that are over; before each report this is done anyway.
+    /// Forgets leases that are over, each as of when it was; before each report this is done anyway.
     pub fn expire(&mut self, now: Instant) {
-        let over = |entry: &Entry| entry.until <= now;
-        if !self.holders.values().any(over) {
-            return;
+        // When the pool became larger is not known, so until now it counts as it was before.
+        if self.forgotten.is_some() && self.quiet_until <= now {
+            self.spare.settle(self.quiet_until);
+            self.forgotten = None;
+            self.spare.set_free(self.free_of(self.least_pool));
         }
-        let gone: Vec<HolderId> =
-            self.holders.iter().filter(|(_, entry)| over(entry)).map(|(id, _)| *id).collect();
-        for holder in gone {
+        let over = self.holders.iter().filter(|(_, entry)| entry.until <= now);
+        let mut over: Vec<_> = over.map(|(id, entry)| (entry.until, *id)).collect();
+        over.sort();
+        for (until, holder) in over {
+            self.spare.settle(until);
             if let Some(entry) = self.holders.remove(&holder) {
                 self.committed = self.committed.minus(entry.committed);
             }
             self.adaptor.remove(holder);
+            self.spare.set_free(self.free_of(self.least_pool));
         }
+        self.spare.settle(now);
+        self.least_pool = self.pool;
+        self.spare.set_free(self.free());
         self.invariants();
     }
 
     /// The agreement.
     pub fn whole(&self) -> Share {
         self.whole
+    }
+
+    /// The terms.
+    pub fn terms(&self) -> &LeaseConfig {
+        &self.config
+    }
+
+    /// Whether a new granter of the same would be as good: nothing is leased, and all is saved up.
+    pub fn is_unused(&self) -> bool {
+        self.holders.is_empty() && self.forgotten.is_none() && self.spare.is_full(self.pool)
+    }
+
+    /// Until when it grants nothing, because of leases of a forgotten past.
+    pub fn quiet_until(&self) -> Instant {
+        self.quiet_until
     }
 
     /// What holders may be using now, safe shares included. More than the agreement only while that
@@ -170,6 +255,11 @@ impl Granter {
         self.holders.iter().map(|(id, entry)| (*id, entry.committed))
     }
 
+    /// What a holder said its load is, if it is known.
+    pub fn load(&self, holder: HolderId) -> Option<Load> {
+        self.adaptor.load(holder)
+    }
+
     /// What is guaranteed: of the agreement, or of what is still committed of a larger one.
     pub fn bound(&self) -> Bound {
         self.config.bound(self.whole.most(self.committed()))
@@ -180,40 +270,58 @@ impl Granter {
         let sum = self.holders.values().map(|entry| entry.committed).fold(Share::NONE, Share::plus);
         assert_eq!(sum, self.committed, "the sum is kept");
         assert!(self.holders.len() <= self.most_holders(), "holders are bounded");
+        self.spare.invariants(self.pool);
     }
 
     fn reserved(&self) -> Share {
-        self.aside.times(u64::from(self.config.nodes))
+        self.aside.times(u64::from(self.nodes))
+    }
+
+    /// What can be leased now.
+    fn free(&self) -> Share {
+        self.free_of(self.pool)
+    }
+
+    fn free_of(&self, pool: Share) -> Share {
+        pool.minus(self.committed).minus(self.forgotten.unwrap_or(Share::NONE))
+    }
+
+    fn divide(&mut self) {
+        self.pool = self.whole.minus(self.reserved());
+        self.least_pool = self.least_pool.least(self.pool);
+        self.spare.tighten(self.free_of(self.least_pool));
     }
 
     /// Twice as many as can be there at once: a node that crashed and its successor.
     fn most_holders(&self) -> usize {
-        2 * self.config.nodes as usize
+        2 * self.nodes as usize
     }
 
     /// Step 3 for a holder that now uses `confirmed`.
     fn grant(&mut self, now: Instant, report: &Report, confirmed: Share) -> Grant {
         self.adaptor.on_load(report.holder, report.load);
         let target = self.adaptor.target(self.pool, report.holder);
-        let free = self.pool.minus(self.committed);
-        let granted = target.least(confirmed.plus(free));
-        let safe_of = |whole| self.config.safe_share(whole).unwrap_or(self.aside);
-        // Whatever it says, it knows of no larger one than there was.
-        let (known, meant) = (safe_of(report.whole).least(self.aside), safe_of(self.whole));
+        let granted = target.least(confirmed.plus(self.free()));
+        let meant = self.config.safe_share(self.whole).unwrap_or(self.aside);
+        // Whatever it says, it has no larger one than there was.
+        let known = report.safe.least(self.aside);
         // Shrink, confirm, grow: a larger safe share is for when nothing is leased that it needs.
-        let fits = known.covers(meant) || self.pool.covers(self.committed);
-        let told = if fits { self.whole } else { report.whole };
+        let leased = self.committed.plus(self.forgotten.unwrap_or(Share::NONE));
+        let told =
+            if known.covers(meant) || self.pool.covers(leased) { meant } else { report.safe };
+        // Step 8: what it gains comes with what that has saved up.
+        let fill = self.spare.take(granted.minus(confirmed).burst);
         let entry = Entry {
             sequence: report.sequence,
             committed: confirmed,
             told,
             granted,
-            safe: known.most(safe_of(told)),
+            safe: known.most(told.least(self.aside)),
             until: now + self.config.kept(),
         };
         // It may or may not hear of this.
         self.commit(report.holder, confirmed.most(granted), entry);
-        self.answer(report, told, granted)
+        self.answer(report, told, granted, fill)
     }
 
     fn commit(&mut self, holder: HolderId, committed: Share, entry: Entry) {
@@ -222,14 +330,27 @@ impl Granter {
         let most = self.pool.most(self.committed);
         self.committed = self.committed.minus(before).plus(committed);
         assert!(most.covers(self.committed), "never more than the pool, or nearer to it");
+        self.spare.tighten(self.free());
         self.invariants();
     }
 
-    fn answer(&mut self, report: &Report, whole: Share, leased: Share) -> Grant {
+    fn answer(&mut self, report: &Report, safe: Share, leased: Share, fill: u64) -> Grant {
         let target = self.adaptor.target(self.pool, report.holder);
         // More is meant for it as soon as others have confirmed that they use less.
         let again = if leased.covers(target) { self.config.period } else { self.soon() };
-        Grant { holder: report.holder, sequence: report.sequence, whole, leased, again }
+        Grant {
+            epoch: self.epoch,
+            holder: report.holder,
+            sequence: report.sequence,
+            whole: self.whole,
+            bound: self.bound().share(),
+            safe,
+            leased,
+            fill,
+            term: self.config.term,
+            again,
+            on_loss: self.config.on_loss,
+        }
     }
 
     fn soon(&self) -> Span {
@@ -259,7 +380,11 @@ mod tests {
     fn report(holder: u64, sequence: u64, leased: Share, rate: u64) -> Report {
         let rate = Rate::from_millionths(rate);
         let load = Load { rate, backlog: 0, over: Span::from_secs(10) };
-        Report { holder: HolderId(holder), sequence, whole: WHOLE, leased, load }
+        Report { epoch: 0, holder: HolderId(holder), sequence, safe: safe(WHOLE), leased, load }
+    }
+
+    fn safe(whole: Share) -> Share {
+        config().safe_share(whole).unwrap()
     }
 
     fn share(rate: u64, burst: u64) -> Share {
@@ -292,7 +417,8 @@ mod tests {
         let mut granter = granter();
         let old = report(1, 7, Share::NONE, 500);
         let answer = granter.on_report(at(0), &old);
-        assert_eq!(granter.on_report(at(9), &old), answer);
+        let again = answer.map(|grant| Grant { fill: 0, ..grant });
+        assert_eq!(granter.on_report(at(9), &old), again, "but its tokens come once");
         granter.on_report(at(10), &report(1, 8, answer.unwrap().leased, 500));
         assert_eq!(granter.on_report(at(11), &old), None);
     }
@@ -311,13 +437,13 @@ mod tests {
         granter.on_report(at(2), &report(1, 3, renewed.leased, 500)).unwrap();
         assert_eq!(granter.committed(), half);
         granter.settle_whole();
-        let heard = Report { whole: half, ..report(1, 4, renewed.leased, 500) };
+        let heard = Report { safe: safe(half), ..report(1, 4, renewed.leased, 500) };
         assert_eq!(granter.on_report(at(3), &heard).unwrap().leased, share(300_000, 30));
         granter.settle_whole();
-        let again = Report { whole: half, sequence: 5, ..heard };
+        let again = Report { safe: safe(half), sequence: 5, ..heard };
         assert_eq!(granter.on_report(at(4), &again).unwrap().leased, share(400_000, 40));
         granter.set_whole(WHOLE).unwrap();
-        let raised = Report { whole: half, sequence: 6, leased: share(400_000, 40), ..heard };
+        let raised = Report { safe: safe(half), sequence: 6, leased: share(400_000, 40), ..heard };
         let raised = granter.on_report(at(5), &raised).unwrap();
         assert_eq!((raised.whole, raised.leased), (WHOLE, share(800_000, 80)));
         let none = SplitError::BurstTooSmall { parts: 2, burst: 1 };
@@ -342,7 +468,8 @@ mod tests {
         let mut granter = granter();
         let first = report(1, 1, Share::NONE, 500);
         let granted = granter.on_report(at(0), &first);
-        assert_eq!(granter.on_report(at(9_000), &first), granted);
+        let again = granted.map(|grant| Grant { fill: 0, ..grant });
+        assert_eq!(granter.on_report(at(9_000), &first), again);
         let asks = |granter: &mut Granter, now, sequence| {
             granter.on_report(now, &report(2, sequence, Share::NONE, 500)).unwrap().leased
         };
@@ -381,7 +508,39 @@ mod tests {
             Granter::after_loss(at(5_000), WHOLE, config(), AdaptorConfig::default()).unwrap();
         let asks = report(1, 1, share(800_000, 80), 500);
         assert_eq!(granter.on_report(at(15_000), &asks), None);
-        assert_eq!(granter.on_report(at(15_021), &asks).unwrap().leased, share(800_000, 80));
+        let newcomer = Report { safe: Share::NONE, ..report(2, 1, Share::NONE, 500) };
+        let told = granter.on_report(at(15_000), &newcomer).unwrap();
+        assert_eq!((told.safe, told.leased), (safe(WHOLE), Share::NONE));
+        let granted = granter.on_report(at(15_021), &asks).unwrap();
+        assert_eq!((granted.leased, granted.fill), (share(400_000, 40), 0), "nothing was saved up");
+    }
+
+    #[test]
+    fn a_lease_brings_along_what_nobody_used() {
+        let mut granter = granter();
+        let first = granter.on_report(at(0), &report(1, 1, Share::NONE, 500)).unwrap();
+        assert_eq!(first.fill, 80, "an agreement begins with its burst");
+        let renewed = granter.on_report(at(500), &report(1, 2, first.leased, 500)).unwrap();
+        assert_eq!(renewed.fill, 0, "what grows by nothing brings nothing");
+        // 0.8 tokens a second are free from 10.521 s on: the first is whole after 1.25 s.
+        let late = granter.on_report(at(12_000), &report(2, 1, Share::NONE, 500)).unwrap();
+        assert_eq!((late.leased, late.fill), (share(800_000, 80), 1));
+        assert!(!granter.is_unused());
+        let mut granter = granter.clone();
+        granter.expire(at(200_000));
+        assert!(granter.is_unused());
+    }
+
+    #[test]
+    fn a_granter_without_authority_or_of_the_past_answers_nobody() {
+        let mut granter = granter().of_epoch(3);
+        granter.set_authority(at(1_000));
+        let asks = |sequence, epoch| Report { epoch, ..report(1, sequence, Share::NONE, 500) };
+        assert_eq!(granter.on_report(at(1), &asks(1, 4)), None, "there is a later one");
+        assert_eq!(granter.on_report(at(2), &asks(2, 2)).unwrap().epoch, 3);
+        assert_eq!(granter.on_report(at(1_000), &asks(3, 3)), None);
+        granter.set_authority(at(2_000));
+        assert!(granter.on_report(at(1_000), &asks(3, 3)).is_some());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! ten seconds in steps of one: steady, but a shift counts in full only when the ten seconds are
 //! over. Ours keeps the same ten seconds in finer steps and forgets what was before a change:
 //!
-//! 1. arrivals are counted, and the largest backlog kept, per step;
+//! 1. what arrivals cost is summed, and the largest backlog kept, per step;
 //! 2. the load is the mean rate and the largest backlog over the steps kept;
 //! 3. at the end of each step the newest one, two, … few are compared with those before them. If
 //!    their mean is off by more than the older steps' own scatter explains, and by more than a given
@@ -28,7 +28,7 @@ use crate::time::{Instant, Span};
 /// A node's load as it reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Mean rate of arrivals.
+    /// Mean rate of what arrivals cost: of arrivals, where each costs a token.
     pub rate: Rate,
     /// Largest backlog, in tokens.
     pub backlog: u64,
@@ -52,7 +52,9 @@ pub struct History {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Step {
-    arrivals: u64,
+    /// Tokens that what arrived would cost, and the sum of each cost's square.
+    cost: f64,
+    squares: f64,
     backlog: u64,
 }
 
@@ -68,7 +70,16 @@ impl History {
     /// `count` messages have arrived.
     pub fn on_arrival(&mut self, now: Instant, count: u64) {
         self.advance(now);
-        self.now.arrivals = self.now.arrivals.saturating_add(count);
+        self.now.cost += count as f64;
+        self.now.squares += count as f64;
+    }
+
+    /// A message has arrived that costs so many tokens.
+    pub fn on_cost(&mut self, now: Instant, cost: f64) {
+        self.advance(now);
+        let cost = if cost.is_finite() { cost.clamp(0.0, MOST_COST) } else { 0.0 };
+        self.now.cost += cost;
+        self.now.squares += cost * cost;
     }
 
     /// The backlog is `tokens`.
@@ -81,13 +92,13 @@ impl History {
     pub fn load(&mut self, now: Instant) -> Load {
         self.advance(now);
         let step_ns = self.config.step.as_nanos();
-        let (arrivals, span_ns) = if self.past.is_empty() {
-            (self.now.arrivals, now.since(self.began).as_nanos())
+        let (cost, span_ns) = if self.past.is_empty() {
+            (self.now.cost, now.since(self.began).as_nanos())
         } else {
-            let arrivals = self.past.iter().map(|step| step.arrivals).fold(0, u64::saturating_add);
-            (arrivals, step_ns.saturating_mul(self.past.len() as u64))
+            let cost = self.past.iter().map(|step| step.cost).sum();
+            (cost, step_ns.saturating_mul(self.past.len() as u64))
         };
-        let per_second = arrivals as f64 * 1e9 / span_ns.max(1) as f64;
+        let per_second = cost * 1e9 / span_ns.max(1) as f64;
         let rate = Rate::per_second(per_second).unwrap_or(Rate::MAX);
         let backlog = self.past.iter().map(|step| step.backlog).fold(self.now.backlog, u64::max);
         Load { rate, backlog, over: Span::from_nanos(span_ns) }
@@ -97,6 +108,11 @@ impl History {
     pub fn shifted(&mut self, now: Instant) -> bool {
         self.advance(now);
         std::mem::take(&mut self.shifted)
+    }
+
+    /// How far it looks back.
+    pub fn config(&self) -> &HistoryConfig {
+        &self.config
     }
 
     /// When the step under way is over.
@@ -139,12 +155,17 @@ impl History {
     fn evidence(&self, older: usize) -> f64 {
         let (before, spread) = mean_and_variance(self.past.iter().take(older));
         let (after, _) = mean_and_variance(self.past.iter().skip(older));
+        let squares =
+            |steps: usize| self.past.iter().take(steps).map(|step| step.squares).sum::<f64>();
         let change = (after - before).abs();
         if change <= self.config.least * before {
             return 0.0;
         }
-        // Arrivals scatter at least as Poisson's do: few equal steps are no proof of calm.
-        let variance = spread.max(before).max(1.0);
+        // Arrivals scatter at least as Poisson's do, and with their costs: few equal steps are no proof of
+        // calm. Nor are steps in which next to nothing arrived: one message more is always possible.
+        let cost: f64 = self.past.iter().map(|step| step.cost).sum();
+        let one = if cost > 0.0 { squares(self.past.len()) / cost } else { 1.0 };
+        let variance = spread.max(squares(older) / older as f64).max(one * one);
         let newer = self.past.len() - older;
         change / (variance / newer as f64 + variance / older as f64).sqrt()
     }
@@ -155,13 +176,16 @@ impl History {
     }
 }
 
+/// The largest cost that is believed: sums of squares stay finite.
+const MOST_COST: f64 = 1e12;
+
 fn mean_and_variance<'a>(steps: impl Iterator<Item = &'a Step>) -> (f64, f64) {
     let (mut count, mut mean, mut squares) = (0.0, 0.0, 0.0);
     for step in steps {
         count += 1.0;
-        let off = step.arrivals as f64 - mean;
+        let off = step.cost - mean;
         mean += off / count;
-        squares += off * (step.arrivals as f64 - mean);
+        squares += off * (step.cost - mean);
     }
     (mean, if count > 1.0 { squares / (count - 1.0) } else { 0.0 })
 }
@@ -330,5 +354,26 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Half as many that cost twice as much are the same load, and no change.
+    #[test]
+    fn a_load_is_what_arrivals_cost() {
+        let mut history = History::new(at(0), HistoryConfig::default());
+        for ms in 0..20_000 {
+            if ms % 2 == 0 {
+                history.on_cost(at(ms), 0.5);
+            }
+        }
+        assert_eq!(history.load(at(20_000)).rate, Rate::per_second(250.0).unwrap());
+        assert!(!history.shifted(at(20_000)));
+        for ms in 20_000..21_000 {
+            history.on_cost(at(ms), 0.5);
+        }
+        assert!(history.shifted(at(21_000)), "twice as many are");
+        for cost in [f64::NAN, f64::INFINITY, -1.0, f64::MAX] {
+            history.on_cost(at(21_000), cost);
+        }
+        assert!(history.load(at(40_000)).rate.as_f64().is_finite());
     }
 }

@@ -27,24 +27,33 @@
 //! ```
 
 use super::Share;
-use super::history::{History, HistoryConfig};
-use super::lease::{Grant, HolderId, LeaseConfig, Report};
+use super::history::{History, HistoryConfig, Load};
+use super::lease::{Grant, HolderId, LeaseConfig, OnLoss, Report};
 use super::split::SplitError;
 use crate::limit::{Bucket, Shortage};
-use crate::time::Instant;
+use crate::time::{Instant, Span};
 
 /// One node's share of an agreement.
 #[derive(Clone, Debug)]
 pub struct Holder {
     id: HolderId,
-    config: LeaseConfig,
-    /// The agreement it knows of.
+    /// How often it reports.
+    period: Span,
+    /// The largest epoch of a granter it has heard of.
+    epoch: u64,
+    /// The agreement it knows of, and what is guaranteed of it; none before it has heard.
     whole: Share,
-    /// Its safe share of that.
+    bound: Share,
+    /// What it may use without having asked.
     safe: Share,
     /// What it may use on top, before `until`.
     leased: Share,
     until: Instant,
+    /// The term of that.
+    term: Span,
+    on_loss: OnLoss,
+    /// The report whose answer has brought tokens.
+    filled: u64,
     /// Number of the newest report, and when it was sent.
     sequence: u64,
     sent: Instant,
@@ -66,26 +75,51 @@ impl Holder {
         history: HistoryConfig,
     ) -> Result<Self, SplitError> {
         let safe = config.safe_share(whole)?;
-        Ok(Self {
+        let holder = Self::unheard(now, id, safe, config.on_loss, config.period, history);
+        Ok(Self { whole, ..holder })
+    }
+
+    /// A node that has just started and knows nothing of the agreement but what its safe share is,
+    /// perhaps nothing, and what to do while it hears nothing.
+    pub fn unheard(
+        now: Instant,
+        id: HolderId,
+        safe: Share,
+        on_loss: OnLoss,
+        period: Span,
+        history: HistoryConfig,
+    ) -> Self {
+        Self {
             id,
-            config,
-            whole,
+            period,
+            epoch: 0,
+            whole: Share::NONE,
+            bound: Share::NONE,
             safe,
             leased: Share::NONE,
             until: now,
+            term: Span::ZERO,
+            on_loss,
+            filled: 0,
             sequence: 0,
             sent: now,
             due: now,
             bucket: Bucket::empty(now, safe.limit()),
             history: History::new(now, history),
             now,
-        })
+        }
     }
 
     /// `count` messages have arrived, whether or not they will pass.
     pub fn on_arrival(&mut self, now: Instant, count: u64) {
         let now = self.settle(now);
         self.history.on_arrival(now, count);
+    }
+
+    /// One has arrived that costs so many tokens.
+    pub fn on_cost(&mut self, now: Instant, cost: f64) {
+        let now = self.settle(now);
+        self.history.on_cost(now, cost);
     }
 
     /// So many messages wait for a token.
@@ -103,7 +137,18 @@ impl Holder {
     /// The same for a request that costs so many tokens.
     pub fn take_cost(&mut self, now: Instant, cost: f64) -> Result<(), Shortage> {
         let now = self.settle(now);
-        self.bucket.take_cost(now, cost)
+        if self.until <= now {
+            match self.on_loss {
+                OnLoss::Safe => {}
+                OnLoss::Open => return Ok(()),
+                OnLoss::Closed => return Err(Shortage::Until(now + self.period)),
+            }
+        }
+        match self.bucket.take_cost(now, cost) {
+            // More than its share can ever hold may be had of a larger share.
+            Err(Shortage::Never) if self.may_hold(cost) => Err(Shortage::Until(now + self.period)),
+            taken => taken,
+        }
     }
 
     /// Takes as many of `count` tokens as there are, and says how many.
@@ -135,43 +180,49 @@ impl Holder {
         }
         self.sequence += 1;
         self.sent = now;
-        self.due = now + self.config.period;
+        self.due = now + self.period;
         let load = self.history.load(now);
-        let (whole, leased) = (self.whole, self.leased);
-        Some(Report { holder: self.id, sequence: self.sequence, whole, leased, load })
+        let (epoch, holder, sequence) = (self.epoch, self.id, self.sequence);
+        let (safe, leased) = (self.safe, self.leased);
+        Some(Report { epoch, holder, sequence, safe, leased, load })
+    }
+
+    /// Uses no more from now on, and says so: what it had is for others as soon as that has arrived.
+    pub fn leave(&mut self, now: Instant) -> Report {
+        let now = self.settle(now);
+        (self.safe, self.leased, self.until) = (Share::NONE, Share::NONE, now);
+        self.on_loss = OnLoss::Closed;
+        self.bucket = Bucket::empty(now, Share::NONE.limit());
+        self.history = History::new(now, *self.history.config());
+        self.due = now;
+        self.poll(now).expect("it is due")
     }
 
     /// An answer has come. Only one to the newest report counts, and only while its term runs.
     pub fn on_grant(&mut self, now: Instant, grant: &Grant) -> bool {
         let now = self.settle(now);
-        let until = self.sent + self.config.term;
-        if grant.holder != self.id || grant.sequence != self.sequence || until <= now {
+        let until = self.sent + grant.term;
+        let answers = grant.holder == self.id && grant.sequence == self.sequence;
+        if !answers || grant.epoch < self.epoch || until <= now {
             return false;
         }
         let shrunk = !grant.leased.covers(self.leased);
-        self.leased = grant.leased;
-        self.until = until;
-        if let Ok(safe) = self.config.safe_share(grant.whole) {
-            (self.whole, self.safe) = (grant.whole, safe);
-        }
+        (self.epoch, self.on_loss) = (grant.epoch, grant.on_loss);
+        (self.whole, self.bound) = (grant.whole, grant.bound);
+        (self.safe, self.leased) = (grant.safe, grant.leased);
+        (self.until, self.term) = (until, grant.term);
         self.bucket.set_limit(now, self.share_now().limit());
+        if self.filled < grant.sequence {
+            self.filled = grant.sequence;
+            self.bucket.refund(now, grant.fill as f64);
+        }
         // What it no longer uses is for others as soon as it has said so.
         let again = if shrunk { now } else { now + grant.again };
         self.due = self.due.min(again);
         true
     }
 
-    /// Another agreement from now on, for its safe share. Grants tell of it too; this is for a node that
-    /// has heard otherwise. The granter must have heard of a larger one before.
-    pub fn set_whole(&mut self, now: Instant, whole: Share) -> Result<(), SplitError> {
-        let safe = self.config.safe_share(whole)?;
-        let now = self.settle(now);
-        (self.whole, self.safe) = (whole, safe);
-        self.bucket.set_limit(now, self.share_now().limit());
-        Ok(())
-    }
-
-    /// The agreement it knows of.
+    /// The agreement it knows of; none before it has heard.
     pub fn whole(&self) -> Share {
         self.whole
     }
@@ -186,10 +237,43 @@ impl Holder {
         self.safe
     }
 
+    /// What all nodes together are held to, as the granter said last; none before it has heard.
+    pub fn bound(&self) -> Share {
+        self.bound
+    }
+
+    /// Another id, before the first report.
+    pub fn set_id(&mut self, id: HolderId) {
+        debug_assert_eq!(self.sequence, 0, "nobody knows it yet");
+        self.id = id;
+    }
+
+    /// Whether what passes now is charged to nobody: it was told to let everything pass when it hears
+    /// nothing.
+    pub fn is_open(&self, now: Instant) -> bool {
+        self.on_loss == OnLoss::Open && !self.is_connected(now)
+    }
+
+    /// Whether it has heard within a term.
+    pub fn is_connected(&self, now: Instant) -> bool {
+        now < self.until
+    }
+
+    /// What it does when it has not.
+    pub fn on_loss(&self) -> OnLoss {
+        self.on_loss
+    }
+
     /// Tokens there are.
     pub fn tokens(&mut self, now: Instant) -> f64 {
         let now = self.settle(now);
         self.bucket.tokens(now)
+    }
+
+    /// Its load.
+    pub fn load(&mut self, now: Instant) -> Load {
+        let now = self.settle(now);
+        self.history.load(now)
     }
 
     /// When to poll next.
@@ -201,7 +285,13 @@ impl Holder {
     pub fn invariants(&self) {
         self.bucket.invariants();
         self.history.invariants();
-        assert!(self.until <= self.sent + self.config.term, "a lease runs from its report");
+        assert!(self.until <= self.sent + self.term, "a lease runs from its report");
+    }
+
+    /// Whether a request of `cost` may pass one day, as far as is known.
+    fn may_hold(&self, cost: f64) -> bool {
+        let burst = self.whole.burst as f64;
+        cost >= 0.0 && (burst == 0.0 || cost <= burst)
     }
 
     fn share_now(&self) -> Share {
@@ -223,7 +313,6 @@ impl Holder {
 mod tests {
     use super::*;
     use crate::share::Rate;
-    use crate::time::Span;
 
     const WHOLE: Share = Share::new(Rate::from_millionths(100_000_000), 100);
 
@@ -239,7 +328,21 @@ mod tests {
     fn grant(sequence: u64, burst: u64) -> Grant {
         let leased = Share::new(Rate::from_millionths(90_000_000), burst);
         let again = Span::from_millis(500);
-        Grant { holder: HolderId(1), sequence, whole: WHOLE, leased, again }
+        let safe = LeaseConfig { nodes: 1, ..LeaseConfig::default() }.safe_share(WHOLE).unwrap();
+        let (holder, term, on_loss) = (HolderId(1), Span::from_secs(10), OnLoss::Safe);
+        Grant {
+            epoch: 1,
+            holder,
+            sequence,
+            whole: WHOLE,
+            bound: WHOLE,
+            safe,
+            leased,
+            fill: 0,
+            term,
+            again,
+            on_loss,
+        }
     }
 
     fn taken(holder: &mut Holder, now: Instant) -> usize {
@@ -299,5 +402,52 @@ mod tests {
         assert_eq!(report.leased.burst, 90);
         holder.on_grant(at(501), &grant(2, 20));
         assert_eq!(holder.poll(at(501)).unwrap().leased.burst, 20);
+    }
+
+    #[test]
+    fn tokens_come_once_with_a_grant_and_none_of_an_earlier_epoch() {
+        let mut holder = holder();
+        holder.poll(at(0)).unwrap();
+        let filled = Grant { fill: 20, ..grant(1, 90) };
+        assert!(holder.on_grant(at(0), &filled));
+        assert!(holder.on_grant(at(0), &filled), "repeated");
+        assert_eq!(taken(&mut holder, at(0)), 20);
+        assert_eq!(holder.poll(at(500)).unwrap().epoch, 1);
+        let past = Grant { epoch: 0, ..grant(2, 50) };
+        assert!(!holder.on_grant(at(501), &past), "of a granter of the past");
+        assert_eq!(holder.share(at(501)), WHOLE);
+    }
+
+    #[test]
+    fn without_word_it_does_as_it_was_told() {
+        let unheard = |safe, on_loss| {
+            let (period, history) = (Span::from_millis(500), HistoryConfig::default());
+            Holder::unheard(at(0), HolderId(1), safe, on_loss, period, history)
+        };
+        let safe = Share::new(Rate::from_millionths(10_000_000), 1);
+        let later = Shortage::Until(at(1_500));
+        assert_eq!(unheard(Share::NONE, OnLoss::Safe).take(at(1_000)), Err(later));
+        assert_eq!(taken(&mut unheard(safe, OnLoss::Safe), at(1_000)), 1);
+        assert_eq!(unheard(safe, OnLoss::Closed).take(at(1_000)), Err(later));
+        assert_eq!(taken(&mut unheard(safe, OnLoss::Open), at(1_000)), 1_000);
+        // Connected, it is held to its share whatever it would do without.
+        let mut holder = unheard(safe, OnLoss::Open);
+        holder.poll(at(1_000)).unwrap();
+        assert!(holder.on_grant(at(1_001), &Grant { on_loss: OnLoss::Closed, ..grant(1, 90) }));
+        assert!(taken(&mut holder, at(1_001)) < 3);
+        assert!(holder.is_connected(at(10_999)) && !holder.is_connected(at(11_000)));
+        assert_eq!(taken(&mut holder, at(11_000)), 0, "the last word was: closed");
+    }
+
+    #[test]
+    fn who_leaves_uses_nothing_more_and_says_so() {
+        let mut holder = holder();
+        holder.poll(at(0)).unwrap();
+        holder.on_grant(at(1), &grant(1, 90));
+        holder.on_arrival(at(2), 50);
+        let report = holder.leave(at(300));
+        assert_eq!((report.safe, report.leased, report.sequence), (Share::NONE, Share::NONE, 2));
+        assert_eq!((report.load.rate, report.load.backlog), (Rate::ZERO, 0));
+        assert_eq!(taken(&mut holder, at(5_000)), 0);
     }
 }

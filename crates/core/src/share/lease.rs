@@ -24,14 +24,24 @@
 //!    moment at which the granter answered, and longer by what two clocks may differ in. So a lease
 //!    is over before its commitment is, and what is no longer committed is used by nobody.
 //! 5. A granter that has lost its memory grants nothing until all leases it may have granted are over.
+//!    Meanwhile it tells those without a lease of their safe share, which was set aside all the time.
 //! 6. The agreement itself can change. Nodes hear of it with their grants. A smaller one is in force
 //!    as soon as every lease was renewed or is over; a larger one is leased with the next reports.
 //!    Until it is told that nobody has a safe share of an earlier agreement any more, the granter sets
 //!    aside the largest there was, because it cannot know who has not heard.
+//! 7. A granter that others may follow has *authority* until a moment that it learnt from whoever elects
+//!    granters, counted from before it asked. It answers nobody after that, and its successor, which
+//!    begins no earlier, begins like one that has lost its memory. Successors have larger *epochs*:
+//!    a holder takes no grant of a smaller one than it knows, and reports the largest, so that a
+//!    granter of the past is told apart even if nobody elects.
+//! 8. What nobody has leased saves up tokens at the granter, as it would in a node's bucket, and a lease
+//!    that grows brings them along: the granter is one more node with the rest of the pool. So a limit
+//!    that nobody has used for a while has its burst, whichever node it is needed on.
 //!
 //! Messages may be lost, repeated, late or out of order; nodes may crash, stop and come back (as a
 //! new holder, with an empty bucket); clocks may differ by any amount, but not in speed by more than
-//! [`LeaseConfig::drift`]. Whoever runs two granters for one agreement at once has two agreements.
+//! [`LeaseConfig::drift`]. Whoever runs two granters for one agreement at once, both with authority, has
+//! two agreements.
 //!
 //! Doorman's leases (`youtube/doorman`) grant at most what others do not *have*, which is step 3; steps
 //! 2, 4 and 5 are ours.
@@ -54,12 +64,14 @@ pub struct HolderId(pub u64);
 /// From a holder: what it uses and what it sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
+    /// The largest epoch of a granter it has heard of.
+    pub epoch: u64,
     /// Who reports.
     pub holder: HolderId,
     /// Its number: larger is newer.
     pub sequence: u64,
-    /// The agreement it knows of: its safe share is that of this one, but for an answer.
-    pub whole: Share,
+    /// Its safe share, but for an answer.
+    pub safe: Share,
     /// The leased part of its share as it sends this. It will not use more, but for an answer to
     /// this report.
     pub leased: Share,
@@ -67,22 +79,48 @@ pub struct Report {
     pub load: Load,
 }
 
+/// What a holder does that has not heard from a granter for a term.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnLoss {
+    /// It has its safe share.
+    #[default]
+    Safe,
+    /// It lets everything pass: nothing is guaranteed then.
+    Open,
+    /// It lets nothing pass.
+    Closed,
+}
+
 /// From the granter: what a holder may use on top of its safe share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
+    /// Which granter says so: of two, the later one counts.
+    pub epoch: u64,
     /// Who may.
     pub holder: HolderId,
     /// The report that this answers.
     pub sequence: u64,
-    /// The agreement that its safe share is of from now on.
+    /// The agreement: nothing follows from it, but it is good to know.
     pub whole: Share,
+    /// What is guaranteed, as a rate and a burst: good to know as well.
+    pub bound: Share,
+    /// Its safe share from now on.
+    pub safe: Share,
     /// The leased part of its share from now on, for a term from when it sent that report.
     pub leased: Share,
+    /// Tokens that come with a lease that grows.
+    pub fill: u64,
+    /// How long the lease is.
+    pub term: Span,
     /// When to report again, after this has arrived. Soon, if more is meant for it.
     pub again: Span,
+    /// What to do when nothing more is heard.
+    pub on_loss: OnLoss,
 }
 
-/// What granter and holders agree on: the same on both sides.
+/// The terms of leases. They are the granter's, and holders hear of them with their grants; of a
+/// holder's own only `period` counts, and what its safe share is before it has heard.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LeaseConfig {
@@ -103,6 +141,9 @@ pub struct LeaseConfig {
     /// How much two clocks may differ in speed, as a share, below 0.1. More is safer and returns
     /// shares later. Default 0.001: twice what NTP slews at most.
     pub drift: f64,
+    /// What nodes do that hear nothing for a term: `safe`, `open` or `closed`. With `open` there is no
+    /// bound, and [`Bound`] says so. Default safe.
+    pub on_loss: OnLoss,
 }
 
 impl LeaseConfig {
@@ -142,7 +183,10 @@ impl LeaseConfig {
     pub fn bound(&self, whole: Share) -> Bound {
         // A bucket counts whole fractions of a nanosecond per token: at most half of one too few.
         let rounding = whole.rate.as_f64() / (1e9 * FRACTION as f64);
-        let excess = (1.0 + self.drift()) * (1.0 + rounding) - 1.0;
+        let excess = match self.on_loss {
+            OnLoss::Open => f64::INFINITY,
+            OnLoss::Safe | OnLoss::Closed => (1.0 + self.drift()) * (1.0 + rounding) - 1.0,
+        };
         let intruder = self.safe_share(whole).unwrap_or(Share::NONE);
         Bound { whole, excess, intruder }
     }
@@ -176,6 +220,7 @@ impl Default for LeaseConfig {
             term: Span::from_secs(10),
             period: Span::from_millis(500),
             drift: 0.001,
+            on_loss: OnLoss::Safe,
         }
     }
 }
@@ -185,7 +230,8 @@ impl Default for LeaseConfig {
 pub struct Bound {
     /// The agreement.
     pub whole: Share,
-    /// How much more than the agreed rate, as a share: clocks that run fast, and rounding.
+    /// How much more than the agreed rate, as a share: clocks that run fast, and rounding. Infinite
+    /// where nodes let everything pass that hear nothing.
     pub excess: f64,
     /// What each process beyond [`LeaseConfig::nodes`] may add: it has a safe share that nobody set
     /// aside.
@@ -199,6 +245,15 @@ impl Bound {
         self.whole.burst as f64 + rate * over.as_secs_f64()
     }
 
+    /// The same as a share: what passes in any stretch of time is its burst and its rate × time at most.
+    /// What is unbounded is the fastest rate there is.
+    pub fn share(&self) -> Share {
+        let millionths = self.whole.rate.millionths() as f64 * (1.0 + self.excess);
+        let most = Rate::MAX.millionths();
+        let rate = Rate::from_millionths((millionths.min(most as f64).ceil() as u64).min(most));
+        Share::new(rate, self.whole.burst)
+    }
+
     /// Most tokens above the agreement in any stretch of time `over`.
     pub fn over_admission(&self, over: Span) -> f64 {
         self.whole.rate.as_f64() * self.excess * over.as_secs_f64()
@@ -207,7 +262,12 @@ impl Bound {
 
 impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, at most {:.4} % above the rate", self.whole, self.excess * 100.0)
+        match self.excess {
+            excess if excess.is_finite() => {
+                write!(f, "{}, at most {:.4} % above the rate", self.whole, excess * 100.0)
+            }
+            _ => write!(f, "{}, unbounded while a node hears nothing", self.whole),
+        }
     }
 }
 
@@ -248,6 +308,7 @@ mod tests {
             term: Span::from_secs(1),
             period: Span::from_secs(1),
             drift: 1.0,
+            on_loss: OnLoss::Safe,
         };
         let mut problems = Problems::default();
         config.validate(&mut problems);

@@ -3,14 +3,18 @@
 //! Read in this order: [`split()`] divides a whole exactly; [`History`] is what a node knows of its own
 //! load; [`Adaptor`] turns the loads of all nodes into targets; [`Granter`] (one, at the control
 //! plane) and [`Holder`] (one per node) move from one division to the next by leases, such that the
-//! shares in use never exceed the whole.
+//! shares in use never exceed the whole. [`wire`] is how reports and grants travel. [`Shaper`] makes what finds no
+//! token wait for one.
 
 mod adaptor;
 mod granter;
 mod history;
 mod holder;
 mod lease;
+mod shaper;
+mod spare;
 mod split;
+pub mod wire;
 
 #[cfg(test)]
 mod schedules;
@@ -21,7 +25,8 @@ pub use adaptor::{Adaptor, AdaptorConfig};
 pub use granter::Granter;
 pub use history::{History, HistoryConfig, Load};
 pub use holder::Holder;
-pub use lease::{Bound, Grant, HolderId, LeaseConfig, Report};
+pub use lease::{Bound, Grant, HolderId, LeaseConfig, OnLoss, Report};
+pub use shaper::{Message, Offer, Room, Shaper, Tokens, Turn};
 pub use split::{SplitError, Weight, apportion, split};
 
 use crate::limit::Limit;

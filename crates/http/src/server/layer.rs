@@ -31,6 +31,7 @@ pub struct GateLayer {
     pub(super) entry: Entry,
     pub(super) action: Option<Arc<ActionOf>>,
     pub(super) user_header: Option<HeaderName>,
+    pub(super) credentials: bool,
     pub(super) limit_header: Option<HeaderName>,
     pub(super) vouch: Option<Arc<VouchOf>>,
     pub(super) workflow: Option<Arc<WorkflowOf>>,
@@ -63,6 +64,7 @@ impl GateLayer {
             entry: Entry::new(&EntryConfig::default(), random_secret()),
             action: None,
             user_header: None,
+            credentials: false,
             limit_header: None,
             vouch: None,
             workflow: None,
@@ -120,6 +122,15 @@ impl GateLayer {
     #[must_use]
     pub fn user_header(mut self, name: HeaderName) -> Self {
         self.user_header = Some(name);
+        self
+    }
+
+    /// Takes credentials (`Authorization`) and session cookies for users, as something before us has
+    /// verified them. Without it a user is whom [`user_header`](Self::user_header) names, or else an address: whoever may
+    /// make tokens up tries until one has a good rank.
+    #[must_use]
+    pub fn verified_credentials(mut self) -> Self {
+        self.credentials = true;
         self
     }
 

@@ -1,7 +1,7 @@
 //! What headers of others say: deadlines and attempts of gRPC and Envoy on the way in, refusals of
 //! any server on the way back.
 
-use http::{HeaderMap, HeaderName, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use tidegate_core::{Advice, Reason, Rejection, Span};
 
 use super::retry_info;
@@ -104,6 +104,22 @@ pub fn grpc_timeout_text(left: Span) -> String {
     format!("{}{}", (nanos / each).min(99_999_999), char::from(unit))
 }
 
+/// Writes how long a sender waits as it is now that only `left` of it is there, in the words in which it has said so: whoever
+/// is behind must not work for longer than the sender waits.
+pub fn shorten_timeouts(headers: &mut HeaderMap, left: Span) {
+    let grpc = headers.get(&GRPC_TIMEOUT).and_then(|value| grpc_timeout(value.as_bytes()));
+    if grpc.is_some_and(|told| told > left) {
+        let text = grpc_timeout_text(left);
+        headers.insert(GRPC_TIMEOUT, HeaderValue::try_from(text).expect("digits and a letter"));
+    }
+    let envoy = number(headers, &ENVOY_TIMEOUT).filter(|millis| *millis > 0);
+    let millis = left.as_nanos() / 1_000_000;
+    if envoy.is_some_and(|told| told > millis) {
+        // 0 would be no timeout at all.
+        headers.insert(ENVOY_TIMEOUT, HeaderValue::from(millis.max(1)));
+    }
+}
+
 const UNITS: [(u8, u64); 6] = [
     (b'H', 3_600_000_000_000),
     (b'M', 60_000_000_000),
@@ -149,6 +165,30 @@ mod tests {
             (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
         };
         pairs.iter().map(pair).collect()
+    }
+
+    #[test]
+    fn timeouts_go_on_as_what_is_left_of_them() {
+        let left = Span::from_micros(1_500);
+        for (name, told, goes_on) in [
+            ("grpc-timeout", "5S", "1500000n"),
+            ("grpc-timeout", "1m", "1m"),
+            ("grpc-timeout", "never", "never"),
+            ("x-envoy-expected-rq-timeout-ms", "5000", "1"),
+            ("x-envoy-expected-rq-timeout-ms", "1", "1"),
+            ("x-envoy-expected-rq-timeout-ms", "0", "0"),
+        ] {
+            let mut headers = headers(&[(name, told)]);
+            shorten_timeouts(&mut headers, left);
+            assert_eq!(headers[name], goes_on, "{name}: {told}");
+        }
+        let mut over = headers(&[("grpc-timeout", "5S"), ("x-envoy-expected-rq-timeout-ms", "5")]);
+        shorten_timeouts(&mut over, Span::ZERO);
+        assert_eq!(
+            (timeout_of(&over), &over["grpc-timeout"]),
+            (Some(Span::ZERO), &HeaderValue::from_static("0n"))
+        );
+        assert_eq!(over["x-envoy-expected-rq-timeout-ms"], "1", "0 would be no timeout");
     }
 
     #[test]

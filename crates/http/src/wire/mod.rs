@@ -26,7 +26,7 @@ pub(crate) use carried::forget_reports;
 pub use context::{read_context, write_context};
 pub(crate) use convention::GRPC_TIMEOUT;
 pub use convention::{
-    attempt_of, grpc_timeout_text, is_grpc, mentions_load, refusal_of, timeout_of,
+    attempt_of, grpc_timeout_text, is_grpc, mentions_load, refusal_of, shorten_timeouts, timeout_of,
 };
 pub use feedback::{Message, read_feedback, write_feedback};
 pub use names::Names;
@@ -57,14 +57,14 @@ pub fn context_of(
     with_field(headers, &CONTEXT, |field| read_context(field, now, names))
 }
 
-/// The feedback of a response, or in trailers; none if there is none. Over HTTP nobody can tell a caller of new credits,
-/// so a window is 1 at least: with 0 a caller would be silent until its last word no longer holds.
+/// The feedback of a response, or in trailers; none if there is none. A window of 0 is taken for 1: over HTTP
+/// nobody can be told of credits between two answers, and whoever sends nothing would not hear of any until the window is old.
 pub fn feedback_of(headers: &HeaderMap) -> Option<Result<Message, Malformed>> {
-    let mut message = with_field(headers, &FEEDBACK, read_feedback)?;
-    if let Ok(Message { feedback, .. }) = &mut message {
-        feedback.window = feedback.window.map(|window| window.max(1));
-    }
-    Some(message)
+    let message = with_field(headers, &FEEDBACK, read_feedback)?;
+    Some(message.map(|mut message| {
+        message.feedback.window = message.feedback.window.map(|window| window.max(1));
+        message
+    }))
 }
 
 /// Reads a field that may stand on several lines, which then are one list.
@@ -100,10 +100,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_of_nothing_is_one_request() {
-        for (field, window) in [("n=0", Some(1)), ("n=7", Some(7)), ("v=1", None)] {
-            let headers = HeaderMap::from_iter([(FEEDBACK, HeaderValue::from_static(field))]);
-            let message = feedback_of(&headers).expect("there").expect("well formed");
+    fn a_caller_over_http_may_always_ask_again() {
+        for (field, window) in [("n=0", Some(1)), ("n=1", Some(1)), ("n=7", Some(7)), ("v=1", None)]
+        {
+            let mut headers = HeaderMap::new();
+            headers.insert(FEEDBACK, HeaderValue::from_static(field));
+            let message = feedback_of(&headers).unwrap().unwrap();
             assert_eq!(message.feedback.window, window, "{field}");
         }
     }

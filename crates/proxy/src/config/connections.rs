@@ -8,10 +8,20 @@ use tidegate_core::config::Problems;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConnectionsConfig {
-    /// Most client connections at once, upgraded ones included; beyond, new ones are closed. A bound
+    /// Most client connections at once, upgraded ones included; beyond, an idle one makes room for a new one, or that is closed. A bound
     /// on memory and file descriptors. Default 10,000: some 200 MB in use, and what two descriptors
     /// each allow under a limit of 20,480.
     pub most: u64,
+    /// Most of one address (of IPv6 of one first half); 0 is no limit. Beyond, an idle one of its own makes room, or the new one is
+    /// closed. Addresses in `edge.trusted` have no limit, as they speak for many. Fewer leave more to others; too few cut off
+    /// clients behind one address. Default 2,500: a quarter of all.
+    pub per_address: u64,
+    /// Most connections that have changed their protocol, such as WebSockets; a request for another is answered with 503. Default 5,000:
+    /// half of all, so that there is always room for requests.
+    pub tunnels: u64,
+    /// How long one of them is kept while nothing moves on it. Longer than the pings of those who talk; shorter forgets
+    /// sooner those that are gone without a word. Default 5 min, as Envoy.
+    pub tunnel_idle_timeout: Span,
     /// Most new client connections per second, beyond a second's worth at once; 0 is no limit. Fewer
     /// spares the processor TLS handshakes. Default 0.
     pub per_second: u32,
@@ -35,6 +45,9 @@ impl Default for ConnectionsConfig {
     fn default() -> Self {
         Self {
             most: 10_000,
+            per_address: 2_500,
+            tunnels: 5_000,
+            tunnel_idle_timeout: Span::from_secs(300),
             per_second: 0,
             idle_timeout: Span::from_secs(75),
             max_age: Span::ZERO,
@@ -51,6 +64,9 @@ impl ConnectionsConfig {
         problems.check("most", self.most, self.most >= 1, "at least 1");
         let idle = self.idle_timeout;
         problems.check("idle_timeout", idle, idle >= Span::from_millis(1), "at least 1ms");
+        let tunnel = self.tunnel_idle_timeout;
+        let fine = tunnel >= Span::from_millis(1);
+        problems.check("tunnel_idle_timeout", tunnel, fine, "at least 1ms");
         let age = self.max_age;
         let fine = age == Span::ZERO || age >= Span::from_millis(1);
         problems.check("max_age", age, fine, "0s, or at least 1ms");
@@ -78,10 +94,27 @@ pub struct TlsConfig {
     /// The private key that belongs to them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_file: Option<String>,
+    /// Authorities that certificates of clients must come from. Whom such a certificate is for is a user, however often it is renewed.
+    /// Default: none, and clients are not asked for certificates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_ca_file: Option<String>,
+    /// Whether clients without one are served, too. Default required.
+    pub client_certificates: ClientCertificates,
     /// Authorities that certificates of upstreams (`https`, `h2`) must come from. Default: those that
     /// the system trusts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub upstream_ca_file: Option<String>,
+}
+
+/// What is asked of clients where there are authorities for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClientCertificates {
+    /// A certificate, or there is no connection.
+    #[default]
+    Required,
+    /// None, but what is shown has to be good.
+    Optional,
 }
 
 impl TlsConfig {
@@ -95,5 +128,8 @@ impl TlsConfig {
         let given = self.cert_file.as_ref().or(self.key_file.as_ref());
         let given = given.map_or("", |path| path.as_str());
         problems.check("cert_file", given, both, "cert_file and key_file, or neither");
+        let clients = self.client_ca_file.as_deref().unwrap_or_default();
+        let fine = clients.is_empty() || self.cert_file.is_some();
+        problems.check("client_ca_file", clients, fine, "only with cert_file");
     }
 }

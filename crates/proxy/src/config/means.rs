@@ -49,6 +49,7 @@ fn unit_of(limit: &LimitConfig) -> Unit {
         LimitConfig::Quota(config) => config.unit,
         LimitConfig::Tree(config) => config.unit,
         LimitConfig::Window(config) => config.unit,
+        LimitConfig::Leased(config) => config.unit,
     }
 }
 

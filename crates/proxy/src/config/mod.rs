@@ -2,6 +2,8 @@
 
 mod address;
 mod connections;
+mod edge;
+mod egress;
 mod means;
 mod percent;
 mod proxy;
@@ -23,7 +25,9 @@ use tidegate_core::slots::{AdaptiveConfig, SlotsConfig};
 use tidegate_core::workflow::WorkflowConfig;
 
 pub use address::{Address, Scheme, Version};
-pub use connections::{ConnectionsConfig, TlsConfig};
+pub use connections::{ClientCertificates, ConnectionsConfig, TlsConfig};
+pub use edge::{AddressField, AmbiguousPaths, EdgeConfig, Underscores};
+pub use egress::Egress;
 pub use percent::Percent;
 pub use proxy::{ProxyConfig, Trust};
 pub use rule::{Network, Rule};
@@ -165,6 +169,30 @@ mod tests {
             assert!(told.contains(problem), "{problem} is missing from:\n{told}");
         }
         assert_eq!(error.problems().len(), 7, "{told}");
+    }
+
+    #[test]
+    fn problems_of_ways_out_are_told_each_by_its_place() {
+        let one = "name = 'a b'\nlisten = '127.0.0.1:1'\nupstreams = []\n";
+        let two = "name = 'a'\nlisten = '127.0.0.1:1'\nupstreams = ['http://a', 'h2c://b']\n\
+                   keep_body = 100000000\ndeadline_header = 'no header'\n";
+        let three = "name = 'a'\nlisten = '127.0.0.1:0'\nupstreams = ['http://a']\n\
+                     [proxy.egress.caller.retry]\nattempts = 0\n[proxy.egress.caller.hedge]\n";
+        let text = [one, two, three].map(|way| format!("[[proxy.egress]]\n{way}")).concat();
+        let told = File::parse(&text).expect_err("much is wrong").to_string();
+        for field in [
+            "proxy.egress.0.name",
+            "proxy.egress.0.upstreams",
+            "proxy.egress.1.listen",
+            "proxy.egress.1.upstreams",
+            "proxy.egress.1.keep_body",
+            "proxy.egress.1.deadline_header",
+            "proxy.egress.2.name",
+            "proxy.egress.2.caller.retry.attempts",
+            "proxy.egress.2.caller.hedge",
+        ] {
+            assert!(told.contains(field), "{field} is missing from:\n{told}");
+        }
     }
 
     #[test]

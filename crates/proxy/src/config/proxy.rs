@@ -10,8 +10,8 @@ use tidegate_core::config::Problems;
 use tidegate_http::identity::EXEMPT;
 
 use super::{
-    Address, ConnectionsConfig, HealthConfig, Network, Percent, Rule, Spill, TlsConfig,
-    TracesConfig,
+    Address, ConnectionsConfig, EdgeConfig, Egress, HealthConfig, Network, Percent, Rule, Spill,
+    TlsConfig, TracesConfig,
 };
 use crate::log::Log;
 
@@ -32,9 +32,9 @@ pub struct ProxyConfig {
     pub capacity: f64,
     /// Whose word about ranks, deadlines and callers is taken. Default edge.
     pub trust: Trust,
-    /// Header that says who the user is, if something before us has verified it; who may choose it
-    /// freely may try names until one has a good rank. Default: none, and users are told apart by
-    /// credentials, session cookies or addresses.
+    /// Header that says who the user is, if something before us has verified it: at an edge it is taken from the networks in
+    /// `edge.trusted` alone, as who may choose it freely may try names until one has a good rank. Default: none, and users
+    /// are told apart by certificates of clients, or else by addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_header: Option<String>,
     /// Header that names the workflow of a request that no rule gives one, such as its tenant; only if
@@ -59,6 +59,11 @@ pub struct ProxyConfig {
     /// Whether everything that passes is work that can wait: its rank is taken to sheddable-plus,
     /// unless it is less important already. Default false.
     pub batch: bool,
+    /// Whether `traceparent` and `x-request-id` of clients are kept at the edge, where calls of the service are
+    /// told apart by them (`egress`). Only if something before us has written them: a client that knows the
+    /// id of another request could have that one's calls count as its own. Default false: such ids are
+    /// replaced at the edge, and kept inside.
+    pub trust_traces: bool,
     /// File whose first 16 bytes are the secret that user ranks are derived from. All replicas of an
     /// entry need the same, or a user would be served by one and refused by the next. Default: none,
     /// and the process makes up its own. Not changed by a reload.
@@ -81,6 +86,9 @@ pub struct ProxyConfig {
     pub admin_token_file: Option<String>,
     /// How lines for operators are written: text or json. Default text.
     pub log: Log,
+    /// Names, beside those of this machine, by which operators reach the admin port, such as `gate.ops.example`. A page of a stranger
+    /// can have a name of its own point here, and then read what its visitor may. Default: none.
+    pub admin_hosts: Vec<String>,
     /// Threads that serve, each with a listening socket and upstream connections of its own; 0 is
     /// one per core. Default 0. Not changed by a reload.
     pub threads: usize,
@@ -110,6 +118,8 @@ pub struct ProxyConfig {
     /// Longest time for what is inside to finish when the process is asked to end. Default 25 s:
     /// Kubernetes kills after 30.
     pub drain_timeout: Span,
+    /// What is taken of strangers.
+    pub edge: EdgeConfig,
     /// When an upstream counts as well.
     pub health: HealthConfig,
     /// What client connections may take.
@@ -127,6 +137,10 @@ pub struct ProxyConfig {
     /// are not well. Default: none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub spill: Vec<Spill>,
+    /// Services that the guarded one calls through this sidecar, so that its calls keep the rank and the deadline of
+    /// the request they are made for. Default: none, and what the service sends out is its own business.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub egress: Vec<Egress>,
 }
 
 impl Default for ProxyConfig {
@@ -144,12 +158,14 @@ impl Default for ProxyConfig {
             cost_header: None,
             cost_metric: None,
             batch: false,
+            trust_traces: false,
             secret_file: None,
             exempt: EXEMPT.map(str::to_owned).to_vec(),
             upgrades: vec!["websocket".to_owned()],
             enforce: Percent::ALL,
             admin_token_file: None,
             log: Log::Text,
+            admin_hosts: Vec::new(),
             threads: 0,
             connect_timeout: Span::from_secs(2),
             response_timeout: Span::from_secs(30),
@@ -159,11 +175,13 @@ impl Default for ProxyConfig {
             body_timeout: Span::from_secs(30),
             drain_timeout: Span::from_secs(25),
             health: HealthConfig::default(),
+            edge: EdgeConfig::default(),
             connections: ConnectionsConfig::default(),
             traces: TracesConfig::default(),
             tls: TlsConfig::default(),
             rules: Vec::new(),
             spill: Vec::new(),
+            egress: Vec::new(),
         }
     }
 }
@@ -193,6 +211,7 @@ impl ProxyConfig {
             mixed == 0,
             "one of http, https, h2c, h2 for all, as replicas are alike",
         );
+        problems.within("edge", |problems| self.edge.validate(problems));
         problems.within("connections", |problems| self.connections.validate(problems));
         problems.within("traces", |problems| self.traces.validate(problems));
         problems.within("tls", |problems| self.tls.validate(problems));
@@ -202,6 +221,7 @@ impl ProxyConfig {
             problems.within_item("rules", at, |problems| rule.validate(problems));
         }
         self.spill.iter().for_each(|spill| spill.validate(problems));
+        Egress::validate_all(&self.egress, problems);
         for protocol in &self.upgrades {
             // A protocol is a word, as the name of a header is.
             let word = protocol.parse::<http::HeaderName>().is_ok();

@@ -22,8 +22,9 @@ pub struct HealthConfig {
     pub path: Option<String>,
     /// Time between two questions. Default 5 s.
     pub interval: Span,
-    /// Longest time to answer one. Also the least time for which a request must have waited in vain to count against an
-    /// upstream, whatever deadline its client has set. Default 1 s.
+    /// Longest time to answer one. With `trust = "inside"` also the least time for which a request must have waited in vain to
+    /// count against an upstream, whatever deadline its caller has set; strangers have to wait for all of
+    /// `response_timeout`. Default 1 s.
     pub timeout: Span,
     /// Bad answers in a row after which an upstream is out. Default 3 (HAProxy's).
     pub fall: u32,

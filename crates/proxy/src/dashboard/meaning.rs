@@ -63,10 +63,6 @@ const MEANINGS: &[(&str, &str)] = &[
     ("gate.slots.start", "Slots at the start."),
     ("gate.slots.least", "Fewest slots ever tried."),
     ("gate.slots.most", "Most slots ever tried."),
-    ("gate.slots.window", "Requests that one trial lasts."),
-    ("gate.slots.growth", "Gain in throughput that makes it try twice as many."),
-    ("gate.slots.tolerance", "Throughput it gives up for a shorter queue behind the gate."),
-    ("gate.slots.rest", "Windows between two trials once it has found its number."),
 ];
 
 /// The gate's parameters in force: field, value and meaning, in the order of the file.

@@ -11,6 +11,7 @@
 //!               └──head, pieces────┘     wakes: which of them to poll
 //! ```
 
+mod flood;
 mod stream;
 mod wakes;
 
@@ -28,6 +29,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::config::ConnectionsConfig;
 use crate::inbound::Inbound;
+pub(crate) use flood::Flood;
 pub(crate) use stream::Patience;
 use stream::{Answer, Stream};
 use wakes::{Turn, Wakes};

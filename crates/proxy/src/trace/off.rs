@@ -33,6 +33,8 @@ impl Traces {
 pub(crate) struct Span;
 
 impl Span {
+    pub(crate) const NONE: Self = Self;
+
     pub(crate) fn passed(&mut self) {}
     pub(crate) fn admitted(&mut self) {}
     pub(crate) fn refused(&mut self, _: &Rejection) {}

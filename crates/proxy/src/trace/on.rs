@@ -151,6 +151,9 @@ impl Drop for Span {
 }
 
 impl Span {
+    /// Of a request that is not traced.
+    pub(crate) const NONE: Self = Self(None);
+
     /// The gate was not asked.
     pub(crate) fn passed(&mut self) {
         self.note(|open| open.add("tidegate.verdict", "pass"));

@@ -44,7 +44,7 @@ impl Sidecar {
 
     pub(crate) fn admin(&self, path: &str) -> Reply {
         let mut client = Client::connect(self.handle.admin());
-        client.send(&format!("GET {path} HTTP/1.1\r\nhost: admin\r\n\r\n"));
+        client.send(&format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n"));
         client.reply()
     }
 

@@ -26,8 +26,8 @@ use std::collections::VecDeque;
 
 use tidegate_core::limit::Bucket;
 use tidegate_core::placement::replay::{Arrival, Costs};
-use tidegate_core::share::Share;
-use tidegate_core::{Instant, Span};
+use tidegate_core::share::{Message, Room, Shaper, Share};
+use tidegate_core::{Instant, Rank, Span};
 
 use crate::engine::Engine;
 
@@ -115,13 +115,10 @@ struct Stage<'a> {
     next: usize,
     /// Batches that wait in each connection to be read; a connection with some has a task.
     unread: Vec<Vec<Arrival>>,
-    /// Read and not yet forwarded: when each message arrived.
-    buffer: VecDeque<Instant>,
-    /// When the first of them has its token; none if that was not asked yet.
-    due: Option<Instant>,
+    /// Read and not yet forwarded, in the order of arrival, whoever sent it.
+    buffer: Shaper<(), (), Option<Bucket>>,
     /// Whether its task is ready, running or waits for a token.
     busy: bool,
-    bucket: Option<Bucket>,
 }
 
 impl<'a> Stage<'a> {
@@ -131,25 +128,9 @@ impl<'a> Stage<'a> {
             arrivals,
             next: 0,
             unread: vec![Vec::new(); connections],
-            buffer: VecDeque::new(),
-            due: None,
+            buffer: Shaper::new(bucket, Room::ENDLESS),
             busy: false,
-            bucket,
         }
-    }
-
-    /// Takes the first message if its token is there; otherwise says when it will be.
-    fn pop(&mut self, now: Instant) -> Result<Option<Instant>, Instant> {
-        let Some(&arrived) = self.buffer.front() else { return Ok(None) };
-        let book = |bucket: &mut Bucket| bucket.book(arrived, 1.0, Instant::FAR).ok();
-        let bucket = &mut self.bucket;
-        let due =
-            *self.due.get_or_insert_with(|| bucket.as_mut().and_then(book).unwrap_or(arrived));
-        if due > now {
-            return Err(due);
-        }
-        self.due = None;
-        Ok(self.buffer.pop_front())
     }
 }
 
@@ -210,7 +191,7 @@ impl<'a> Broker<'a> {
 
     fn idle(&self, stage: usize) -> bool {
         let stage = &self.stages[stage];
-        !stage.busy && stage.buffer.is_empty() && stage.unread.iter().all(Vec::is_empty)
+        !stage.busy && stage.buffer.waiting() == 0 && stage.unread.iter().all(Vec::is_empty)
     }
 
     fn arrive(&mut self, stage: usize) {
@@ -261,8 +242,9 @@ impl<'a> Broker<'a> {
         let now = self.engine.now();
         let mut span = Span::ZERO;
         loop {
-            match self.stages[stage].pop(now) {
-                Ok(Some(arrived)) => {
+            match self.stages[stage].buffer.pop(now) {
+                Ok(Some(turn)) => {
+                    let arrived = turn.message.arrived;
                     span += self.model.forward;
                     if stage == TOPIC && arrived >= self.warm {
                         self.latencies.push((now + span).since(arrived) + self.model.network);
@@ -289,7 +271,10 @@ impl<'a> Broker<'a> {
             Some(Task::Read { stage, connection }) => {
                 let at = &mut self.stages[stage];
                 for arrival in at.unread[connection].drain(..) {
-                    at.buffer.extend((0..arrival.messages).map(|_| arrival.at));
+                    for _ in 0..arrival.messages {
+                        let message = Message { arrived: arrival.at, bytes: 0, what: () };
+                        at.buffer.restore((), Rank::UNRANKED, message);
+                    }
                 }
                 if !at.busy {
                     at.busy = true;

@@ -4,14 +4,12 @@
 //! Each node has Poisson arrivals that wait in order for its tokens. Reports and grants take a constant
 //! time; a node can crash and come back, as a new holder, and can be cut off from the granter.
 
-use std::collections::VecDeque;
-
-use tidegate_core::limit::Shortage;
 use tidegate_core::rng::Rng;
 use tidegate_core::share::{
-    AdaptorConfig, Grant, Granter, HistoryConfig, Holder, HolderId, LeaseConfig, Report, Share,
+    AdaptorConfig, Grant, Granter, HistoryConfig, Holder, HolderId, LeaseConfig, Message, Report,
+    Room, Shaper, Share,
 };
-use tidegate_core::{Instant, Span};
+use tidegate_core::{Instant, Rank, Span};
 
 use crate::engine::Engine;
 use crate::random::{exponential, stream};
@@ -85,8 +83,8 @@ enum Event {
 }
 
 struct Node {
-    holder: Option<Holder>,
-    waiting: VecDeque<Instant>,
+    /// What waits for the tokens of its holder; none while it is down.
+    shaper: Option<Shaper<(), (), Holder>>,
     rng: Rng,
     /// A token event is under way.
     alarmed: bool,
@@ -137,7 +135,7 @@ impl World<'_> {
     fn begin(&mut self) {
         for node in 0..self.scenario.loads.len() {
             let rng = stream(self.scenario.seed, &format!("node {node}"));
-            self.nodes.push(Node { holder: None, waiting: VecDeque::new(), rng, alarmed: false });
+            self.nodes.push(Node { shaper: None, rng, alarmed: false });
             self.engine.at(Instant::ZERO, Event::Return(node));
             self.schedule_arrival(node);
         }
@@ -154,14 +152,15 @@ impl World<'_> {
         match event {
             Event::Arrive(node) => {
                 self.schedule_arrival(node);
-                let at = &mut self.nodes[node];
-                if let Some(holder) = &mut at.holder {
-                    holder.on_arrival(now, 1);
-                    at.waiting.push_back(now);
+                if let Some(shaper) = &mut self.nodes[node].shaper {
+                    shaper.tokens_mut().on_arrival(now, 1);
+                    let message = Message { arrived: now, bytes: 0, what: () };
+                    shaper.restore((), Rank::UNRANKED, message);
                     self.serve(node);
-                    let at = &mut self.nodes[node];
-                    let waiting = at.waiting.len() as u64;
-                    at.holder.as_mut().into_iter().for_each(|at| at.on_waiting(now, waiting));
+                }
+                if let Some(shaper) = &mut self.nodes[node].shaper {
+                    let waiting = shaper.waiting() as u64;
+                    shaper.tokens_mut().on_waiting(now, waiting);
                 }
             }
             Event::Token(node) => {
@@ -177,26 +176,26 @@ impl World<'_> {
                 }
             }
             Event::Down(node, grant) => {
-                let holder = self.nodes[node].holder.as_mut();
-                if holder.is_some_and(|holder| holder.on_grant(now, &grant)) {
+                let shaper = self.nodes[node].shaper.as_mut();
+                if shaper.is_some_and(|at| at.tokens_mut().on_grant(now, &grant)) {
                     self.serve(node);
                     self.poll(node);
                 }
             }
             Event::Crash(node) => {
-                self.nodes[node].holder = None;
-                self.nodes[node].waiting.clear();
+                self.nodes[node].shaper = None;
             }
             Event::Return(node) => {
                 self.next_id += 1;
                 let Scenario { whole, lease, history, .. } = *self.scenario;
                 let holder = Holder::new(now, HolderId(self.next_id), whole, lease, history);
-                self.nodes[node].holder = holder.ok();
+                let shaper = |holder| Shaper::new(holder, Room::ENDLESS);
+                self.nodes[node].shaper = holder.ok().map(shaper);
                 self.poll(node);
             }
             Event::Look => {
                 let rate = |node: &Node| {
-                    node.holder.as_ref().map_or(0.0, |at| at.share(now).rate.as_f64())
+                    node.shaper.as_ref().map_or(0.0, |at| at.tokens().share(now).rate.as_f64())
                 };
                 self.out.rates.push(self.nodes.iter().map(rate).collect());
                 self.out.passed.push(0);
@@ -221,26 +220,26 @@ impl World<'_> {
         let now = self.engine.now();
         let warm = Instant::ZERO + self.scenario.warm;
         let at = &mut self.nodes[node];
-        let Some(holder) = &mut at.holder else { return };
+        let Some(shaper) = &mut at.shaper else { return };
         let mut passed = 0;
-        while let Some(&arrived) = at.waiting.front() {
-            match holder.take(now) {
-                Ok(()) => {
-                    at.waiting.pop_front();
+        loop {
+            match shaper.pop(now) {
+                Ok(Some(turn)) => {
                     passed += 1;
+                    let arrived = turn.message.arrived;
                     if arrived >= warm {
                         self.delays.0 += now.since(arrived).as_secs_f64();
                         self.delays.1 += 1;
                     }
                 }
-                Err(Shortage::Until(due)) => {
-                    if !at.alarmed {
+                Ok(None) => break,
+                Err(due) => {
+                    if due < Instant::FAR && !at.alarmed {
                         at.alarmed = true;
                         self.engine.at(due, Event::Token(node));
                     }
                     break;
                 }
-                Err(Shortage::Never) => break,
             }
         }
         self.count(passed);
@@ -262,7 +261,8 @@ impl World<'_> {
     fn poll(&mut self, node: usize) {
         let now = self.engine.now();
         let cut_off = self.cut_off(node);
-        let Some(holder) = &mut self.nodes[node].holder else { return };
+        let Some(shaper) = &mut self.nodes[node].shaper else { return };
+        let holder = shaper.tokens_mut();
         if let Some(report) = holder.poll(now)
             && !cut_off
         {

@@ -30,6 +30,7 @@ mod dagor_form_3;
 pub(crate) mod erlang;
 mod ignoring;
 mod metastability;
+mod plain;
 mod shares_faults;
 mod shares_split;
 mod sre_attempts;
@@ -104,6 +105,7 @@ pub const ALL: &[Figure] = &[
     tide_told::FIGURE,
     tide_costly::FIGURE,
     tide_grid::FIGURE,
+    plain::FIGURE,
     dagor_6::FIGURE,
     dagor_8::FIGURE,
     dagor_9::FIGURE,

@@ -29,14 +29,14 @@ fn usual() -> Plain {
         told: false,
         goes_on: true,
         weather: Weather::default(),
-        warm_up: Span::from_secs(3),
+        warm_up: Span::from_secs(5),
         answers: 10_000,
     }
 }
 
 fn of(workers: u32, dist: Dist, mean: Span, slo: Span, load: f64) -> Plain {
     let service = Service { dist, mean };
-    let warm_up = usual().warm_up.max(mean.scale(100.0));
+    let warm_up = usual().warm_up.max(mean.scale(150.0));
     Plain { workers, service, slo, load, before: load, warm_up, ..usual() }
 }
 

@@ -195,7 +195,8 @@ mod tests {
     fn what_came_late_shortens_the_wait() {
         let certain = longest(after(10, true), 1.0, 0.0);
         assert!(certain < MOST.scale(0.8), "{certain}");
-        assert_eq!(longest(after(1_000, false), 1.0, 0.0), MOST);
+        let rounding = longest(after(1_000, false), 1.0, 0.0).as_nanos().abs_diff(MOST.as_nanos());
+        assert!(rounding <= 1, "{rounding}");
         assert!(longest(after(10, true), PACE, 0.2) < certain, "a wait is never certain");
     }
 

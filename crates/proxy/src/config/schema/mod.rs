@@ -32,6 +32,7 @@ collector = "http://127.0.0.1:4318"
 [proxy.tls]
 cert_file = "cert.pem"
 key_file = "key.pem"
+client_ca_file = "clients.pem"
 upstream_ca_file = "ca.pem"
 [[proxy.rules]]
 method = "POST"
@@ -44,6 +45,14 @@ workflow = "gold"
 [[proxy.spill]]
 upstreams = ["http://127.0.0.1:3001"]
 capacity = 1.0
+[[proxy.egress]]
+name = "inventory"
+listen = "127.0.0.1:3101"
+upstreams = ["http://127.0.0.1:3002"]
+deadline_header = "x-deadline-ms"
+[proxy.egress.caller.breaker]
+[proxy.egress.caller.ejection]
+[proxy.egress.caller.hedge]
 [gate.signals]
 cgroup = "/system.slice/shop.service"
 [gate.signals.weights]
@@ -70,7 +79,7 @@ const CHOICES: [(&str, &str); 6] = [
 ];
 
 /// What the defaults of a choice leave out.
-const FILLS: [(&str, &str); 4] = [
+const FILLS: [(&str, &str); 5] = [
     ("drr", "[gate.schedule.weights]\ngold = 1\n"),
     ("chain", "policies = [{ policy = 'open' }]\n"),
     (
@@ -83,6 +92,7 @@ const FILLS: [(&str, &str); 4] = [
          sheddable_plus = { rate = 1.0, burst = 1.0 }\nsheddable = { rate = 1.0, burst = 1.0 }\n",
     ),
     ("tree", "[[gate.limits.nodes]]\n"),
+    ("leased", "token_file = 'file'\nnode = 'name'\n"),
 ];
 
 /// Tables whose names are the user's own; their values are numbers.

@@ -1,0 +1,273 @@
+//! A fleet for tests: a service, a daemon, sidecars before the service.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// What nodes show.
+pub(crate) const TOKEN: &str = "a-token-that-all-nodes-show";
+/// A bound on tests that hang, not a measurement.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Waits until `done`.
+pub(crate) fn wait(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "waited in vain: {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A service behind sidecars that lease from one daemon: 300 requests a second, 30 at once.
+pub(crate) struct Fleet {
+    pub(crate) sidecars: Vec<Sidecar>,
+    pub(crate) daemon: Daemon,
+    pub(crate) config: PathBuf,
+    pub(crate) folder: PathBuf,
+    pub(crate) service: String,
+}
+
+impl Fleet {
+    pub(crate) fn start(name: &str, count: usize) -> Self {
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+        let folder = folder.join(format!("fleet-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder of its own");
+        fs::write(folder.join("node.token"), TOKEN).expect("writable");
+        fs::write(folder.join("admin.token"), "a-token-for-operators").expect("writable");
+        let config = folder.join("control.toml");
+        let text = format!(
+            "[control]\nlisten = '{}'\nadmin = '{}'\nstore = 'file:{}'\ntoken_file = '{}'\n\
+             admin_token_file = '{}'\n\
+             [[agreements]]\nname = 'api'\nrate = 300.0\nburst = 30.0\nnodes = 3\nterm = '2s'\n",
+            free(),
+            free(),
+            folder.join("state.json").display(),
+            folder.join("node.token").display(),
+            folder.join("admin.token").display(),
+        );
+        fs::write(&config, text).expect("writable");
+        let daemon = Daemon::start(&config);
+        let service = service();
+        let sidecars = (0..count).map(|n| Sidecar::start(&folder, &daemon.listen, &service, n));
+        let sidecars: Vec<Sidecar> = sidecars.collect();
+        for sidecar in &sidecars {
+            wait("a sidecar is connected", || sidecar.connected());
+        }
+        Self { sidecars, daemon, config, folder, service }
+    }
+}
+
+/// A daemon; killed when it is dropped.
+pub(crate) struct Daemon {
+    child: Child,
+    pub(crate) listen: String,
+    pub(crate) admin: String,
+}
+
+impl Daemon {
+    pub(crate) fn start(config: &Path) -> Self {
+        let text = fs::read_to_string(config).expect("there");
+        let of = |field: &str| {
+            let line = text.lines().find(|line| line.starts_with(field)).expect("it is given");
+            line.split('\'').nth(1).expect("quoted").to_owned()
+        };
+        let (listen, admin) = (of("listen"), of("admin"));
+        let child = tidegate(&["control", "--config", config.to_str().expect("text")]);
+        let daemon = Self { child, listen, admin };
+        wait("the daemon answers", || get(&daemon.admin, "healthz").is_some());
+        daemon
+    }
+
+    pub(crate) fn state(&self) -> Value {
+        get(&self.admin, "state").expect("it answers")
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().and_then(|()| self.child.wait()).expect("it ends");
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A sidecar; killed when it is dropped.
+pub(crate) struct Sidecar {
+    child: Child,
+    listen: String,
+    admin: String,
+}
+
+impl Sidecar {
+    pub(crate) fn start(folder: &Path, control: &str, service: &str, number: usize) -> Self {
+        let (listen, admin) = (free(), free());
+        let config = folder.join(format!("sidecar-{number}.toml"));
+        let text = format!(
+            "[proxy]\nlisten = '{listen}'\nadmin = '{admin}'\nupstreams = ['{service}']\n\
+             threads = 1\nlog = 'none'\n\
+             [gate.admission]\npolicy = 'open'\n[gate.slots]\nslots = 'fixed'\ncount = 100\n\
+             [[gate.limits]]\nlimit = 'leased'\nagreement = 'api'\ncontrol = 'http://{control}'\n\
+             token_file = '{}'\nnode = 'sidecar-{number}'\n",
+            folder.join("node.token").display(),
+        );
+        fs::write(&config, text).expect("writable");
+        let child = tidegate(&["proxy", "--config", config.to_str().expect("text")]);
+        let sidecar = Self { child, listen, admin };
+        wait("the sidecar answers", || get(&sidecar.admin, "state").is_some());
+        sidecar
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::open(&self.listen)
+    }
+
+    pub(crate) fn state(&self) -> Value {
+        get(&self.admin, "state").expect("it answers")
+    }
+
+    /// Requests per second that it may let pass now.
+    pub(crate) fn share(&self) -> f64 {
+        self.state()["leases"][0]["share_rate"].as_f64().expect("a number")
+    }
+
+    pub(crate) fn connected(&self) -> bool {
+        self.state()["leases"][0]["connected"].as_bool().expect("told")
+    }
+
+    pub(crate) fn uptime(&self) -> f64 {
+        self.state()["uptime_seconds"].as_f64().expect("a number")
+    }
+
+    pub(crate) fn admitted(&self) -> u64 {
+        sum(&self.state()["admitted"])
+    }
+
+    pub(crate) fn refused(&self) -> u64 {
+        let refused = self.state()["refused"].clone();
+        refused.as_object().expect("by band").values().map(sum).sum()
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &id]).status().expect("kill").success());
+    }
+}
+
+impl Drop for Sidecar {
+    fn drop(&mut self) {
+        let _ = self.child.kill().and_then(|()| self.child.wait());
+    }
+}
+
+fn sum(numbers: &Value) -> u64 {
+    numbers.as_object().expect("named").values().filter_map(Value::as_u64).sum()
+}
+
+fn tidegate(args: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.args(args).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().expect("the binary was built")
+}
+
+/// A connection that is kept.
+pub(crate) struct Client {
+    stream: BufReader<TcpStream>,
+    body: Vec<u8>,
+}
+
+impl Client {
+    pub(crate) fn open(address: &str) -> Self {
+        Self::try_open(address).expect("it listens")
+    }
+
+    fn try_open(address: &str) -> Option<Self> {
+        let stream = TcpStream::connect(address).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        stream.set_nodelay(true).expect("a socket");
+        Some(Self { stream: BufReader::new(stream), body: Vec::new() })
+    }
+
+    pub(crate) fn get(&mut self, path: &str) -> u16 {
+        self.send("GET", &format!("/{path}"), "", "")
+    }
+
+    pub(crate) fn send(&mut self, method: &str, path: &str, headers: &str, body: &str) -> u16 {
+        let length = body.len();
+        let text = format!(
+            "{method} {path} HTTP/1.1\r\nhost: test\r\n{headers}content-length: {length}\r\n\r\n{body}"
+        );
+        self.stream.get_mut().write_all(text.as_bytes()).expect("it reads");
+        self.answer().expect("it answers")
+    }
+
+    fn answer(&mut self) -> Option<u16> {
+        let (mut status, mut length) = (None, 0);
+        loop {
+            let mut line = String::new();
+            self.stream.read_line(&mut line).ok().filter(|read| *read > 0)?;
+            let line = line.trim_end().to_ascii_lowercase();
+            if line.is_empty() {
+                break;
+            }
+            if status.is_none() {
+                status = line.split(' ').nth(1)?.parse().ok();
+            } else if let Some(number) = line.strip_prefix("content-length:") {
+                length = number.trim().parse().ok()?;
+            }
+        }
+        self.body.resize(length, 0);
+        self.stream.read_exact(&mut self.body).ok()?;
+        status
+    }
+}
+
+/// JSON, or any other success, of an admin port; none while nobody answers.
+fn get(address: &str, path: &str) -> Option<Value> {
+    let mut client = Client::try_open(address)?;
+    let text = format!("GET /{path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n");
+    client.stream.get_mut().write_all(text.as_bytes()).ok()?;
+    let status = client.answer()?;
+    assert_eq!(status, 200, "{path}");
+    Some(serde_json::from_slice(&client.body).unwrap_or(Value::Null))
+}
+
+fn free() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("bound").to_string()
+}
+
+/// Answers everything, for as long as the test runs: its URL.
+fn service() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || serve(stream));
+        }
+    });
+    url
+}
+
+fn serve(stream: TcpStream) {
+    let _ = stream.set_nodelay(true);
+    let mut stream = BufReader::new(stream);
+    let mut line = String::new();
+    while stream.read_line(&mut line).is_ok_and(|read| read > 0) {
+        // Requests without a body end with an empty line.
+        if line == "\r\n" {
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+            if stream.get_mut().write_all(answer).is_err() {
+                return;
+            }
+        }
+        line.clear();
+    }
+}

@@ -1,0 +1,389 @@
+//! The configuration file of the messaging gate: the block `[nats]`.
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use tidegate_core::config::{self, ConfigError, Problems};
+use tidegate_core::share::{AdaptorConfig, HistoryConfig, Rate, Share};
+use tidegate_core::{Rank, Span};
+
+use crate::wire::subject;
+
+/// A whole file. What it leaves out has its default.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct File {
+    /// Where to listen, which brokers, which topics are limited.
+    pub nats: NatsConfig,
+}
+
+impl File {
+    /// Reads and checks a file; all problems are told at once.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        config::read(text, |file: &Self, problems| {
+            problems.within("nats", |problems| file.nats.validate(problems));
+        })
+    }
+
+    /// Every parameter in full.
+    pub fn to_toml(&self) -> String {
+        config::print(self)
+    }
+}
+
+/// Parameters of the gate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NatsConfig {
+    /// Where clients connect. Default port 4222, NATS's own, on all addresses. Not changed by a reload.
+    pub listen: SocketAddr,
+    /// Where operators look. Default 127.0.0.1:9902: nothing here is for strangers. Not changed by a reload.
+    pub admin: SocketAddr,
+    /// The servers behind, as `nats://host:port`; each by itself, without a cluster. No default: a gate without one
+    /// does not start. Not changed by a reload.
+    pub brokers: Vec<Address>,
+    /// Most clients at once. Default 65,536, as nats-server. Not changed by a reload.
+    pub connections: usize,
+    /// Longest control line, in bytes: what is not a payload. Default 4,096, as nats-server.
+    pub control_line: usize,
+    /// Most that waits for a client or a broker that does not read, in bytes; then its connection is closed. Default
+    /// 64 MiB, as nats-server.
+    pub pending: usize,
+    /// Most subscriptions of a client. More needs memory at the gate. Default 65,536, by judgement.
+    pub subscriptions: usize,
+    /// Longest time a client may take to say who it is. Default 2 s, as nats-server.
+    pub auth_timeout: Span,
+    /// How long a client may be silent before it is asked whether it is there; the second time without an answer
+    /// its connection is closed. Default 2 min, as nats-server.
+    pub ping_interval: Span,
+    /// Longest time a broker may take to answer a PING, or to connect to; then its connection is closed. Shorter finds
+    /// a silent broker sooner, longer forgives a slow one. Default 5 s, by judgement.
+    pub broker_timeout: Span,
+    /// Longest time for what waits to leave when the process is asked to end. Default 25 s: Kubernetes kills after 30.
+    pub drain_timeout: Span,
+    /// File with the token that changes over the admin port need, at least 16 characters. Default: none, and
+    /// nothing can be changed there. Not changed by a reload.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admin_token_file: Option<String>,
+    /// When shares of brokers follow their loads.
+    pub adaptor: AdaptorConfig,
+    /// How far back a broker's load is remembered.
+    pub history: HistoryConfig,
+    /// Topics with limits. What fits none passes unlimited. Default: none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub topics: Vec<TopicConfig>,
+    /// How important publishers are: the first rule that fits decides. Default: no rules, and all are alike.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub publishers: Vec<PublisherRule>,
+}
+
+impl Default for NatsConfig {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 4222)),
+            admin: SocketAddr::from((Ipv4Addr::LOCALHOST, 9902)),
+            brokers: Vec::new(),
+            connections: 65_536,
+            control_line: 4_096,
+            pending: 64 << 20,
+            subscriptions: 65_536,
+            auth_timeout: Span::from_secs(2),
+            ping_interval: Span::from_secs(120),
+            broker_timeout: Span::from_secs(5),
+            drain_timeout: Span::from_secs(25),
+            admin_token_file: None,
+            adaptor: AdaptorConfig::default(),
+            history: HistoryConfig::default(),
+            topics: Vec::new(),
+            publishers: Vec::new(),
+        }
+    }
+}
+
+/// Longest time of all that a file gives: an hour is no longer a time-out.
+const HOUR: Span = Span::from_secs(3_600);
+/// Most brokers and topics: each topic has a bucket per broker.
+const MOST_BROKERS: usize = 64;
+const MOST_TOPICS: usize = 10_000;
+
+impl NatsConfig {
+    fn validate(&self, problems: &mut Problems) {
+        let count = self.brokers.len();
+        problems.check("brokers", count, count <= MOST_BROKERS, "at most 64");
+        for (at, broker) in self.brokers.iter().enumerate() {
+            let known = self.brokers[..at].contains(broker);
+            problems.check("brokers", broker, !known, "each broker once");
+        }
+        problems.range("connections", self.connections as f64, 1.0, 1e6);
+        problems.range("control_line", self.control_line as f64, 512.0, 65_536.0);
+        problems.range("pending", self.pending as f64, 65_536.0, (1u64 << 32) as f64);
+        problems.range("subscriptions", self.subscriptions as f64, 1.0, 1e6);
+        for (field, span) in [
+            ("auth_timeout", self.auth_timeout),
+            ("ping_interval", self.ping_interval),
+            ("broker_timeout", self.broker_timeout),
+            ("drain_timeout", self.drain_timeout),
+        ] {
+            problems.check(field, span, span > Span::ZERO && span <= HOUR, "above 0s, at most 1h");
+        }
+        problems.within("adaptor", |problems| self.adaptor.validate(problems));
+        problems.within("history", |problems| self.history.validate(problems));
+        let count = self.topics.len();
+        problems.check("topics", count, count <= MOST_TOPICS, "at most 10000");
+        for (at, topic) in self.topics.iter().enumerate() {
+            problems.within_item("topics", at, |problems| {
+                topic.validate(self.brokers.len(), problems);
+                for other in &self.topics[..at] {
+                    let apart =
+                        !subject::overlap(topic.subject.as_bytes(), other.subject.as_bytes());
+                    let allowed =
+                        format!("no subject that is also of the topic `{}`", other.name());
+                    problems.check("subject", &topic.subject, apart, &allowed);
+                    let alone = topic.name() != other.name();
+                    problems.check("name", topic.name(), alone, "a name of its own");
+                }
+            });
+        }
+        for (at, rule) in self.publishers.iter().enumerate() {
+            problems.within_item("publishers", at, |problems| rule.validate(problems));
+        }
+    }
+
+    /// How important a client is.
+    pub(crate) fn rank(&self, name: Option<&str>, user: Option<&str>) -> Rank {
+        let fits = |rule: &&PublisherRule| rule.fits(name, user);
+        let rule = self.publishers.iter().find(fits);
+        rule.map_or(Rank::UNRANKED, |rule| Rank::new(rule.business, 0))
+    }
+}
+
+/// A limited topic.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TopicConfig {
+    /// Its subjects, as a pattern such as `orders.>`. Topics must not overlap.
+    pub subject: String,
+    /// What it is called in metrics. Default: its subject.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Messages per second over all brokers.
+    pub rate: f64,
+    /// Most messages at once over all brokers: at least one per broker.
+    pub burst: u64,
+    /// Most messages that wait for tokens, at each broker. More makes later what less would refuse. Default
+    /// 10,000, by judgement.
+    #[serde(default = "default_queue")]
+    pub queue: usize,
+    /// Most bytes of them, at each broker. Default 64 MiB, by judgement.
+    #[serde(default = "default_queue_bytes")]
+    pub queue_bytes: usize,
+}
+
+fn default_queue() -> usize {
+    10_000
+}
+
+fn default_queue_bytes() -> usize {
+    64 << 20
+}
+
+impl TopicConfig {
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or(&self.subject)
+    }
+
+    /// What was agreed.
+    pub fn whole(&self) -> Share {
+        Share::new(Rate::per_second(self.rate).unwrap_or(Rate::ZERO), self.burst)
+    }
+
+    fn validate(&self, brokers: usize, problems: &mut Problems) {
+        let sound = subject::is_pattern(self.subject.as_bytes());
+        let allowed = "tokens between dots, `*` for one and `>` for the rest, such as orders.>";
+        problems.check("subject", &self.subject, sound, allowed);
+        let named = !self.name().is_empty() && self.name().chars().all(|at| !at.is_control());
+        problems.check("name", self.name(), named, "a text without control characters");
+        problems.range("rate", self.rate, 0.001, 1e9);
+        let least = brokers.max(1);
+        let enough = self.burst >= least as u64 && self.burst <= 1_000_000_000;
+        let allowed =
+            format!("{least} to 1000000000: each of the brokers needs a token of its own");
+        problems.check("burst", self.burst, enough, &allowed);
+        problems.range("queue", self.queue as f64, 1.0, 1e7);
+        problems.range("queue_bytes", self.queue_bytes as f64, 1024.0, (1u64 << 32) as f64);
+    }
+}
+
+/// How important some publishers are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PublisherRule {
+    /// Those whose name (the option `name` of NATS clients) begins so. Default: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Those of this user. Default: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Their business rank: 0 is the most important, 63 the least; those without a rule have 24.
+    pub business: u8,
+}
+
+impl PublisherRule {
+    fn fits(&self, name: Option<&str>, user: Option<&str>) -> bool {
+        let begins = |wanted: &String| name.is_some_and(|name| name.starts_with(wanted.as_str()));
+        self.name.as_ref().is_none_or(begins)
+            && self.user.as_ref().is_none_or(|wanted| user == Some(wanted.as_str()))
+    }
+
+    fn validate(&self, problems: &mut Problems) {
+        problems.check("business", self.business, self.business < Rank::BUSINESS, "0 to 63");
+        let says = self.name.is_some() || self.user.is_some();
+        problems.check("name", "nothing", says, "a rule has `name`, `user` or both");
+    }
+}
+
+/// Where a broker is: `nats://host:port`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Address {
+    /// Host and port.
+    authority: String,
+}
+
+impl Address {
+    /// Host and port, as `host:port`.
+    pub fn authority(&self) -> &str {
+        &self.authority
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}` is no address of a broker: nats://host:port");
+        if text.contains('@') {
+            return Err(
+                "a broker's address has no credentials: clients' own are passed on".to_owned()
+            );
+        }
+        if text.starts_with("tls://") || text.starts_with("ws") {
+            return Err(format!("`{text}`: brokers are spoken to in plain TCP: nats://host:port"));
+        }
+        let rest = text.strip_prefix("nats://").unwrap_or(text).trim_end_matches('/');
+        let (host, port) = match rest.rsplit_once(':') {
+            // An IPv6 address without a port ends in a bracket.
+            Some((host, port)) if !port.ends_with(']') => (host, port),
+            _ => (rest, "4222"),
+        };
+        let printable = host.chars().all(|at| at.is_ascii_graphic() && !"/?#".contains(at));
+        if host.is_empty() || !printable || port.parse::<u16>().is_err() {
+            return Err(wrong());
+        }
+        Ok(Self { authority: format!("{host}:{port}") })
+    }
+}
+
+impl TryFrom<String> for Address {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Address> for String {
+    fn from(address: Address) -> Self {
+        address.to_string()
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "nats://{}", self.authority)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_read_back_and_are_valid() {
+        let file = File::default();
+        assert_eq!(File::parse(&file.to_toml()), Ok(file.clone()));
+        assert_eq!(File::parse("[nats]\n"), Ok(file));
+    }
+
+    #[test]
+    fn addresses_are_hosts_with_ports() {
+        for (text, authority) in [
+            ("nats://a:1", "a:1"),
+            ("a", "a:4222"),
+            ("nats://[::1]:7/", "[::1]:7"),
+            ("nats://[::1]", "[::1]:4222"),
+        ] {
+            assert_eq!(text.parse::<Address>().map(|at| at.authority), Ok(authority.to_owned()));
+        }
+        for text in
+            ["", "nats://", "nats://a:x", "tls://a:1", "nats://u:p@a:1", "http://a/b", "a b"]
+        {
+            assert!(text.parse::<Address>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_told_at_once() {
+        let text = "
+            [nats]
+            brokers = ['nats://a:1', 'nats://b:1', 'a:1']
+            pending = 1
+            auth_timeout = '0s'
+            [[nats.topics]]
+            subject = 'orders.>'
+            rate = 0
+            burst = 2
+            [[nats.topics]]
+            subject = 'orders.*.new'
+            rate = 10
+            burst = 3
+            [[nats.topics]]
+            subject = 'a..b'
+            rate = 1
+            burst = 3
+            [[nats.publishers]]
+            business = 64
+        ";
+        let told = File::parse(text).expect_err("much is wrong").to_string();
+        for problem in [
+            "nats.brokers = nats://a:1 is not allowed: each broker once",
+            "nats.pending = 1",
+            "nats.auth_timeout = 0s",
+            "nats.topics.0.rate = 0",
+            "nats.topics.0.burst = 2 is not allowed: 3 to 1000000000: each of the brokers needs a token",
+            "nats.topics.1.subject = orders.*.new is not allowed: no subject that is also of the topic `orders.>`",
+            "nats.topics.2.subject = a..b",
+            "nats.publishers.0.business = 64",
+            "a rule has `name`, `user` or both",
+        ] {
+            assert!(told.contains(problem), "{problem} is missing from:\n{told}");
+        }
+    }
+
+    #[test]
+    fn the_first_rule_that_fits_decides_who_is_important() {
+        let text = "
+            [[nats.publishers]]
+            name = 'billing'
+            business = 1
+            [[nats.publishers]]
+            user = 'batch'
+            business = 50
+        ";
+        let config = File::parse(text).expect("valid").nats;
+        assert_eq!(config.rank(Some("billing-7"), Some("batch")), Rank::new(1, 0));
+        assert_eq!(config.rank(Some("other"), Some("batch")), Rank::new(50, 0));
+        assert_eq!(config.rank(None, None), Rank::UNRANKED);
+    }
+}
