@@ -96,8 +96,8 @@ impl Body for ProxyBody {
         if let Poll::Ready(Some(Ok(frame))) = &mut frame {
             headers::clean_trailers(frame);
             if let (Some(trailers), Some(held)) = (frame.trailers_mut(), held.as_mut()) {
-                headers::remove_reports(trailers, held.worker.settings().trust);
                 held.hear_cost(trailers);
+                headers::remove_reports(trailers, held.worker.settings().trust);
             }
         }
         match &frame {

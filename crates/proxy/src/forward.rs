@@ -510,6 +510,6 @@ mod tests {
         }
         type Call<'a> = (&'a Arc<Worker>, &'a Peer, Request<Inbound>);
         let bytes = size(|(worker, peer, request): Call<'_>| serve(worker, peer, request));
-        assert!(bytes <= 2048, "{bytes} bytes");
+        assert!(bytes <= 2112, "{bytes} bytes");
     }
 }
