@@ -81,6 +81,7 @@ fn every_configuration_in_the_book_is_valid() {
     let problem = |block: &Block| match block.kind.as_str() {
         "config" => check(&block.text),
         "control" => tidegate_control::File::parse(&block.text).err().map(|e| e.to_string()),
+        "caller" => CallerConfig::from_toml(&block.text).err().map(|e| e.to_string()),
         "entry" => config::read(&block.text, EntryConfig::validate).err().map(|e| e.to_string()),
         // Plans of the simulator and the like have readers of their own.
         _ => None,

@@ -29,6 +29,8 @@ pub struct Context {
     pub sheds: Sheds,
     /// Work done so far and expected in all (Wisp §4.2).
     pub progress: Progress,
+    /// Who sent it, as the receiving driver has seen for itself. It never travels.
+    pub sender: Sender,
 }
 
 impl Context {
@@ -45,6 +47,7 @@ impl Context {
             workflow: self.workflow,
             deadline: self.deadline,
             progress: self.progress,
+            sender: Sender::UNKNOWN,
         }
     }
 
@@ -85,7 +88,35 @@ impl Default for Context {
             demand: 0,
             sheds: Sheds::NONE,
             progress: Progress::default(),
+            sender: Sender::UNKNOWN,
         }
+    }
+}
+
+/// Who sent a request: what a driver knows of it without believing a word. Keyed hashes, so that who tells them apart
+/// cannot tell who they are; 0 where nothing is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sender {
+    /// The peer that has proved who it is, say by a certificate, else its address.
+    pub peer: u32,
+    /// The address that it came from.
+    pub address: u32,
+    /// The user it is for, as the entry tells users apart.
+    pub user: u32,
+    /// What the header says that limits go by, if one was named.
+    pub header: u32,
+}
+
+impl Sender {
+    /// Nothing is known.
+    pub const UNKNOWN: Self = Self { peer: 0, address: 0, user: 0, header: 0 };
+
+    /// A peer that was named as one that speaks for many, so that its word weighs as much as it says.
+    pub const GATEWAY: u32 = u32::MAX;
+
+    /// The part of a keyed hash that a field holds: neither unknown nor a gateway.
+    pub const fn part(hash: u64) -> u32 {
+        (hash % (Self::GATEWAY as u64 - 1)) as u32 + 1
     }
 }
 
@@ -157,38 +188,107 @@ impl Workflow {
     pub const NONE: Self = Self(0);
 }
 
-/// Names of workflows, numbered in the order they were first seen.
+/// Names of workflows, as numbers.
+///
+/// Those that a configuration or a program names are kept. Those that are only heard of, which anybody may make up, take what room
+/// is left: a name that was not heard for a while makes room for another, and nobody brings more than half of all, or who
+/// sends junk would have everybody else's requests be those of nobody in particular.
 #[derive(Clone, Debug, Default)]
 pub struct Workflows {
     numbers: BTreeMap<String, Workflow>,
-    names: Vec<String>,
+    names: Vec<Heard>,
+    /// How many names each sender has brought.
+    brought: BTreeMap<u32, usize>,
+    /// Until then nobody is silent for long enough.
+    crowded_until: Instant,
+}
+
+/// A name.
+#[derive(Clone, Debug)]
+struct Heard {
+    name: String,
+    /// When it was heard last; [`Instant::FAR`] of one that is kept.
+    at: Instant,
+    /// Who brought it.
+    by: u32,
 }
 
 impl Workflows {
     /// How many workflows have a number of their own. Per-workflow state is a few hundred bytes,
     /// so a table grown by a hostile client stays below a megabyte.
     pub const LIMIT: usize = 1024;
+    /// How many of them one sender may bring, unless it is a gateway.
+    pub const SHARE: usize = Self::LIMIT / 2;
+    /// Silence after which a name makes room for another.
+    pub const SILENCE: Span = Span::from_secs(60);
 
-    /// The number of `name`, a new one if there is room, else [`Workflow::NONE`].
+    /// The number of a `name` that is to be kept, a new one if there is room, else [`Workflow::NONE`].
     pub fn number(&mut self, name: &str) -> Workflow {
+        self.hear(Instant::FAR, Sender::GATEWAY, name)
+    }
+
+    /// The number of a `name` that the peer `by` has sent; [`Workflow::NONE`] if there is no room for it.
+    pub fn hear(&mut self, now: Instant, by: u32, name: &str) -> Workflow {
         if name.is_empty() {
             return Workflow::NONE;
         }
         if let Some(workflow) = self.numbers.get(name) {
+            let heard = &mut self.names[usize::from(workflow.0) - 1];
+            heard.at = heard.at.max(now);
             return *workflow;
         }
-        if self.names.len() >= Self::LIMIT {
-            return Workflow::NONE;
-        }
-        self.names.push(name.to_owned());
-        let workflow = Workflow(u16::try_from(self.names.len()).expect("LIMIT fits in u16"));
-        self.numbers.insert(name.to_owned(), workflow);
-        workflow
+        self.add(now, by, name)
     }
 
     /// The name behind `workflow`, none for [`Workflow::NONE`].
     pub fn name(&self, workflow: Workflow) -> Option<&str> {
-        self.names.get(usize::from(workflow.0).checked_sub(1)?).map(String::as_str)
+        let heard = self.names.get(usize::from(workflow.0).checked_sub(1)?)?;
+        Some(heard.name.as_str())
+    }
+
+    fn add(&mut self, now: Instant, by: u32, name: &str) -> Workflow {
+        let is_full = self.names.len() >= Self::LIMIT;
+        let has_its_share = by != Sender::GATEWAY
+            && self.brought.get(&by).is_some_and(|brought| *brought >= Self::SHARE);
+        let place = match is_full || has_its_share {
+            false => self.names.len(),
+            true => match self.make_room(now, has_its_share.then_some(by)) {
+                Some(place) => place,
+                None => return Workflow::NONE,
+            },
+        };
+        let workflow = Workflow(u16::try_from(place + 1).expect("LIMIT fits in u16"));
+        let heard = Heard { name: name.to_owned(), at: now, by };
+        if let Some(old) = self.names.get_mut(place) {
+            let old = std::mem::replace(old, heard);
+            self.numbers.remove(&old.name);
+            self.brought.entry(old.by).and_modify(|brought| *brought -= 1);
+            self.brought.retain(|_, brought| *brought > 0);
+        } else {
+            self.names.push(heard);
+        }
+        *self.brought.entry(by).or_default() += 1;
+        self.numbers.insert(name.to_owned(), workflow);
+        workflow
+    }
+
+    /// The place of the name that was not heard for longest, of all or of what `of` has brought, if that was long ago.
+    fn make_room(&mut self, now: Instant, of: Option<u32>) -> Option<usize> {
+        // A name that is to be kept comes seldom, and before the others.
+        if now == Instant::FAR || now < self.crowded_until {
+            return None;
+        }
+        let theirs = self.names.iter().enumerate();
+        let theirs = theirs.filter(|(_, heard)| of.is_none_or(|of| heard.by == of));
+        let (place, at) =
+            theirs.map(|(place, heard)| (place, heard.at)).min_by_key(|(_, at)| *at)?;
+        if now.since(at) >= Self::SILENCE && at < Instant::FAR {
+            return Some(place);
+        }
+        if of.is_none() {
+            self.crowded_until = at + Self::SILENCE;
+        }
+        None
     }
 }
 
@@ -242,5 +342,41 @@ mod tests {
         assert_eq!(workflows.number("one too many"), Workflow::NONE);
         assert_eq!(workflows.name(first), Some("checkout"));
         assert_eq!(workflows.name(Workflow::NONE), None);
+    }
+
+    fn at(secs: u64) -> Instant {
+        Instant::ZERO + Span::from_secs(secs)
+    }
+
+    /// They once stayed for ever, and whoever came after the first 1,024 was nobody in particular.
+    #[test]
+    fn junk_makes_room_when_it_is_silent_and_one_sender_never_fills_the_table() {
+        let (mut workflows, honest, liar) = (Workflows::default(), 1, 2);
+        let kept = workflows.number("gold");
+        let used = workflows.hear(at(0), honest, "used");
+        for n in 0..10 * Workflows::LIMIT {
+            workflows.hear(at(1), liar, &format!("junk {n}"));
+        }
+        assert_eq!(workflows.hear(at(1), liar, "more"), Workflow::NONE);
+        let other = workflows.hear(at(1), honest, "other");
+        assert!(other != Workflow::NONE && workflows.hear(at(59), honest, "used") == used);
+        let (mut more, second) = (0, 3);
+        for n in 0..2 * Workflows::LIMIT {
+            more += usize::from(workflows.hear(at(59), second, &format!("{n}")) != Workflow::NONE);
+        }
+        assert_eq!(more, Workflows::LIMIT - Workflows::SHARE - 3);
+        assert_eq!(workflows.hear(at(60), honest, "third"), Workflow::NONE, "it is full");
+        // What was silent for a minute makes room, what was used or is to be kept does not.
+        assert_ne!(workflows.hear(at(62), honest, "third"), Workflow::NONE);
+        assert_eq!(workflows.hear(at(63), honest, "used"), used);
+        assert_eq!((workflows.number("gold"), workflows.name(kept)), (kept, Some("gold")));
+    }
+
+    #[test]
+    fn a_gateway_brings_as_many_as_there_is_room_for() {
+        let mut workflows = Workflows::default();
+        for n in 0..Workflows::LIMIT {
+            assert_ne!(workflows.hear(at(0), Sender::GATEWAY, &format!("{n}")), Workflow::NONE);
+        }
     }
 }

@@ -69,7 +69,7 @@ pub mod verdict;
 pub mod workflow;
 
 pub use caller::Caller;
-pub use context::{CallerId, Context, Progress, Sheds, Workflow};
+pub use context::{CallerId, Context, Progress, Sender, Sheds, Workflow};
 pub use feedback::{Feedback, GateId};
 pub use gate::Gate;
 pub use meter::Cost;

@@ -17,7 +17,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{self, Poll};
 
-use tidegate_core::gate::Gone;
+use tidegate_core::gate::{Gate, Gone};
 use tidegate_core::{Cost, Feedback, Instant, Outcome, Progress, Rejection, RequestId, Span};
 
 use crate::context::Parent;
@@ -103,7 +103,7 @@ impl Ticket {
     pub fn slot_at_once(mut self) -> Result<Slot, Self> {
         match (self.told, self.claim.take()) {
             (Some((Fate::Start { degraded }, started)), Some(claim)) => {
-                Ok(Slot { claim, started, degraded, step: Span::ZERO })
+                Ok(Slot { claim, started, degraded, step: Span::ZERO, charge: Charge::Measured })
             }
             (told, claim) => Err(Self { claim, told }),
         }
@@ -134,7 +134,7 @@ impl Future for Ticket {
         Poll::Ready(match fate {
             Fate::Start { degraded } => {
                 claim.phase = Phase::Held;
-                Ok(Slot { claim, started, degraded, step: Span::ZERO })
+                Ok(Slot { claim, started, degraded, step: Span::ZERO, charge: Charge::Measured })
             }
             Fate::Refuse(rejection) => {
                 claim.phase = Phase::Over;
@@ -153,6 +153,19 @@ pub struct Slot {
     degraded: bool,
     /// Service time that the gate has not been told of.
     step: Span,
+    charge: Charge,
+}
+
+/// What a request is taken to have cost when it ends by [`Slot::serve`] or [`Slot::fail`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Charge {
+    /// The time for which it had its slot.
+    #[default]
+    Measured,
+    /// As estimated when it came: what others of its workflow have cost.
+    Estimated,
+    /// What somebody who knows has said.
+    Told(Cost),
 }
 
 impl Slot {
@@ -180,7 +193,25 @@ impl Slot {
         Parent { gate: self.claim.shared.id(), request: self.claim.request, worked, since }
     }
 
-    /// The request was served; its cost is the time since its task learned that it may start.
+    /// What it will be taken to have cost.
+    pub fn charge(&mut self, charge: Charge) {
+        self.charge = charge;
+    }
+
+    /// What it is taken to have cost if it has had its slot for so long.
+    pub fn cost(&self, held: Span) -> Cost {
+        match self.charge {
+            Charge::Measured => held.into(),
+            Charge::Told(cost) => cost,
+            Charge::Estimated => {
+                let request = self.claim.request;
+                let estimate = |gate: &Gate| gate.request(request).map_or(Cost(0), |it| it.cost);
+                self.claim.shared.locked(|state, _, _| estimate(&state.gate))
+            }
+        }
+    }
+
+    /// The request was served; unless [told](Self::charge) otherwise, its cost is the time since its task learned that it may start.
     pub fn serve(self) {
         self.finish_measured(Outcome::Serve);
     }
@@ -266,9 +297,13 @@ impl Slot {
     fn finish_measured(mut self, outcome: Outcome) {
         self.claim.phase = Phase::Over;
         let (request, started) = (self.claim.request, self.started);
+        let known = match self.charge {
+            Charge::Measured => None,
+            Charge::Told(_) | Charge::Estimated => Some(self.cost(Span::ZERO)),
+        };
         self.claim.shared.step(|state, now| {
-            let cost = now.since(started).max(Span::from_nanos(1));
-            state.end(now, request, cost, outcome, cost.into());
+            let held = now.since(started).max(Span::from_nanos(1));
+            state.end(now, request, held, outcome, known.unwrap_or(held.into()));
         });
     }
 }

@@ -40,6 +40,7 @@ mod names;
 mod notice;
 #[cfg(feature = "stamp")]
 mod round_trips;
+pub mod sender;
 mod shared;
 #[cfg(feature = "stamp")]
 pub mod stamp;
@@ -51,7 +52,7 @@ mod waiters;
 pub use bucket::AtomicBucket;
 pub use call::{Call, Departure, SharedCaller};
 pub use clock::{Clock, Monotonic, random_seed, unix_time};
-pub use guard::{Abandoned, Paused, Slot, Ticket};
+pub use guard::{Abandoned, Charge, Paused, Slot, Ticket};
 pub use names::Names;
 pub use notice::{Notice, Notices};
 #[cfg(feature = "stamp")]

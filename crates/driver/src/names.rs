@@ -2,12 +2,15 @@
 
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-use tidegate_core::context::{Workflow, Workflows};
+use tidegate_core::Instant;
+use tidegate_core::context::{Sender, Workflow, Workflows};
 
 /// Workflow names of a process, shared by its drivers. Clones are the same table.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     workflows: Arc<Mutex<Workflows>>,
+    /// Who brings what is heard through this clone.
+    by: u32,
 }
 
 impl Names {
@@ -22,7 +25,19 @@ impl Names {
         PROCESS.clone()
     }
 
-    /// The number of `name`, a new one if there is room.
+    /// The same table, for what is heard from a sender.
+    pub fn of(&self, sender: Sender) -> Self {
+        Self { workflows: Arc::clone(&self.workflows), by: sender.peer }
+    }
+
+    /// The number of a `name` that was heard at `now`: a new one if there is room, for as long as it is heard
+    /// now and then.
+    pub fn hear(&self, now: Instant, name: &str) -> Workflow {
+        self.lock().hear(now, self.by, name)
+    }
+
+    /// The number of a `name` that is kept for ever, as configurations and programs have them; a new one if there is
+    /// room.
     pub fn number(&self, name: &str) -> Workflow {
         self.lock().number(name)
     }

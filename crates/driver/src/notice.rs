@@ -52,7 +52,10 @@ pub struct Notices {
 
 impl Notices {
     pub(crate) fn new(shared: &Arc<Shared>) -> Self {
-        shared.locked(|state, _, _| state.outbox.listeners += 1);
+        shared.locked(|state, _, _| {
+            state.outbox.listeners += 1;
+            state.gate.set_notifies(true);
+        });
         Self { shared: Arc::clone(shared) }
     }
 
@@ -76,6 +79,7 @@ impl Drop for Notices {
             if state.outbox.listeners > 0 {
                 return None;
             }
+            state.gate.set_notifies(false);
             state.outbox.queue.clear();
             state.outbox.waker.take()
         });

@@ -41,7 +41,9 @@ impl SharedGate {
     }
 
     /// Shares `gate`, with the clock that its process uses.
-    pub fn with_clock(gate: Gate, clock: impl Clock + 'static) -> Self {
+    pub fn with_clock(mut gate: Gate, clock: impl Clock + 'static) -> Self {
+        // Until somebody listens for them.
+        gate.set_notifies(false);
         let state = State { gate, waiters: Waiters::default(), outbox: Outbox::default() };
         let (id, clock) = (state.gate.id(), Box::new(clock));
         Self { shared: Arc::new(Shared { id, clock, state: Mutex::new(state) }) }

@@ -5,8 +5,9 @@ use std::cell::Cell;
 use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
-use tidegate_core::Rank;
 use tidegate_core::entry::{Entry, HourKey};
+use tidegate_core::{Rank, Sender};
+use tidegate_driver::sender;
 
 use crate::path;
 
@@ -39,11 +40,25 @@ pub fn with_user<R>(
 
 /// Calls `use_it` with what counts of an address.
 pub(crate) fn with_peer<R>(peer: Option<IpAddr>, use_it: impl FnOnce(Option<&[u8]>) -> R) -> R {
-    match peer.map(|peer| peer.to_canonical()) {
-        Some(IpAddr::V4(address)) => use_it(Some(&address.octets())),
-        Some(IpAddr::V6(address)) => use_it(Some(&address.octets()[..8])),
+    match peer {
+        Some(peer) => sender::with_address(peer, |address| use_it(Some(address))),
         None => use_it(None),
     }
+}
+
+/// The sender of a request from `peer`, whose user is told by the header `verified` as in [`with_user`]; and what the
+/// header `limited` says, if limits go by one.
+pub fn sender_of(
+    headers: &HeaderMap,
+    verified: Option<&HeaderName>,
+    credentials: bool,
+    limited: Option<&HeaderName>,
+    peer: Option<IpAddr>,
+) -> Sender {
+    let said = limited.and_then(|name| headers.get(name));
+    let user = with_user(headers, verified, credentials, peer, |user| user.map_or(0, sender::mark));
+    let header = said.map_or(0, |value| sender::mark(value.as_bytes()));
+    Sender { user, header, ..peer.map_or(Sender::UNKNOWN, sender::at) }
 }
 
 /// The first session cookie.

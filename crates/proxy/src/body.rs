@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use tidegate_core::{Instant, Outcome, RequestId, Span};
-use tidegate_driver::Slot;
+use tidegate_driver::{Charge, Slot};
 
 use tokio::sync::mpsc;
 
@@ -94,7 +95,8 @@ impl Body for ProxyBody {
         };
         if let Poll::Ready(Some(Ok(frame))) = &mut frame {
             headers::clean_trailers(frame);
-            if let (Some(trailers), Some(held)) = (frame.trailers_mut(), &held) {
+            if let (Some(trailers), Some(held)) = (frame.trailers_mut(), held.as_mut()) {
+                held.hear_cost(trailers);
                 headers::remove_reports(trailers, held.worker.settings().trust);
             }
         }
@@ -157,6 +159,17 @@ impl Held {
     fn broken(self) {
         self.place.finish(self.worker.gate.now(), Outcome::Fail);
         // The call is dropped, and with it the connection.
+    }
+
+    /// What the request has cost may stand behind the answer.
+    fn hear_cost(&mut self, trailers: &HeaderMap) {
+        let Some(said) = self.worker.settings().costs.said(trailers) else { return };
+        match &mut self.place {
+            Place::Own(entry) => entry.charge(said),
+            Place::Shared(shared) => {
+                lock(shared).iter_mut().for_each(|(entry, _)| entry.charge(said));
+            }
+        }
     }
 
     /// The body does not come in one piece: from now on it may turn out to be a stream.
@@ -243,6 +256,18 @@ pub(crate) enum Entry {
 }
 
 impl Entry {
+    /// Whether the gate asks for a cheaper answer.
+    pub(crate) fn degraded(&self) -> bool {
+        matches!(self, Self::Slot(slot, _) if slot.degraded())
+    }
+
+    /// What the request will be taken to have cost.
+    pub(crate) fn charge(&mut self, charge: Charge) {
+        if let Self::Slot(slot, _) | Self::Measured(slot, _) = self {
+            slot.charge(charge);
+        }
+    }
+
     /// Who it is in the gate.
     pub(crate) fn request(&self) -> Option<RequestId> {
         match self {
@@ -264,7 +289,8 @@ impl Entry {
         let probe = match self {
             Self::Measured(slot, probe) => {
                 let held = now.since(slot.started()).max(Span::from_nanos(1));
-                slot.finish(outcome, held.into());
+                let cost = slot.cost(held);
+                slot.finish(outcome, cost);
                 probe
             }
             Self::Slot(slot, probe) => {

@@ -12,11 +12,12 @@ use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, Request};
 use tidegate_core::entry::{Entry, EntryConfig};
-use tidegate_core::{Criticality, Rank};
+use tidegate_core::{Criticality, Rank, Sender};
+use tidegate_driver::sender;
 use tidegate_http::wire::Names;
 use tidegate_http::{identity, path};
 
-use crate::config::{ProxyConfig, Rule, Trust};
+use crate::config::{Network, ProxyConfig, Rule, Trust};
 use crate::edge::Strangers;
 use crate::headers::Peer;
 
@@ -30,6 +31,8 @@ pub(crate) struct Ranks {
     /// Whether credentials have been verified.
     credentials: bool,
     workflow_header: Option<HeaderName>,
+    limit_header: Option<HeaderName>,
+    gateways: Vec<Network>,
     batch: bool,
     exempt: Vec<String>,
 }
@@ -47,6 +50,8 @@ impl Ranks {
             // Services of ours show what they have been given.
             credentials: config.edge.verified_credentials || config.trust == Trust::Inside,
             workflow_header: config.workflow_header.as_ref().and_then(|name| name.parse().ok()),
+            limit_header: config.limit_header.as_ref().and_then(|name| name.parse().ok()),
+            gateways: config.gateways.clone(),
             batch: config.batch,
             exempt: config.exempt.clone(),
         }
@@ -73,6 +78,21 @@ impl Ranks {
         let told = || request.headers().get(self.workflow_header.as_ref()?)?.to_str().ok();
         let rule = self.rule(request, peer).and_then(|(rule, _)| rule.workflow.as_deref());
         rule.or_else(told).filter(|name| name.len() <= Names::LONGEST)
+    }
+
+    /// Who sent a request from `client`, which came by the connection of `peer`.
+    pub(crate) fn sender(&self, headers: &HeaderMap, client: &Client<'_>, peer: IpAddr) -> Sender {
+        let mark = |user: Option<&[u8]>| user.map_or(0, sender::mark);
+        let user = self.with_user(headers, client, Some(client.address), mark);
+        let said = self.limit_header.as_ref().and_then(|name| headers.get(name));
+        let header = said.map_or(0, |value| sender::mark(value.as_bytes()));
+        let known = sender::at(client.address);
+        let peer = match client.certificate {
+            _ if self.gateways.iter().any(|gateways| gateways.contains(peer)) => Sender::GATEWAY,
+            Some(certificate) => sender::mark(certificate),
+            None => known.peer,
+        };
+        Sender { peer, user, header, ..known }
     }
 
     /// What is left of a rank where everything is work that can wait.

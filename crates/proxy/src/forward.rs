@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{CONNECTION, CONTENT_TYPE};
-use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body;
 use hyper_util::rt::TokioIo;
 use tidegate_core::rng::Rng;
@@ -90,13 +90,19 @@ pub(crate) async fn serve(worker: &Arc<Worker>, peer: &Peer, request: Request<In
     };
     span.admitted();
     let mut answer = forward(worker, &settings, peer, &mut request, &asked, entry, span).await;
-    if asked.listens {
-        let said = answer.extensions_mut().remove::<Said>().unwrap_or_default();
+    if asked.listens && !answer.headers().contains_key(wire::FEEDBACK) {
+        let extensions = answer.extensions_mut();
+        let behind = extensions.remove::<Behind>().map(|Behind(why)| why);
+        let said = extensions.remove::<Said>().unwrap_or_default();
+        let said = Said { rejection: said.rejection.or(behind), ..said };
         tell(worker, &mut answer, &asked.context, &said);
     }
     answer
 }
 
+/// Why a gate behind us refused: for whoever understands it.
+#[derive(Clone, Copy)]
+struct Behind(Rejection);
 /// Asks an upstream in the name of many, with what `entry` holds.
 pub(crate) async fn ask_for(
     worker: &Arc<Worker>,
@@ -123,23 +129,26 @@ fn ask(
     let headers = request.headers();
     let trusted = settings.trust == Trust::Inside;
     let mentioned = wire::mentions_load(headers);
+    let client = Client::of(&settings.strangers, headers, peer);
+    let sender = settings.ranks.sender(headers, &client, peer.ip);
     let told = match trusted && mentioned {
-        true => wire::context_of(headers, now, &worker.names),
+        true => wire::context_of(headers, now, &worker.names.of(sender)),
         false => None,
     };
     let listens = matches!(told, Some(Ok(_)));
-    let client = Client::of(&settings.strangers, headers, peer);
     let mut context = match told {
         Some(Ok(context)) => context,
         told => {
             worker.counters.malformed.add(u64::from(told.is_some()));
             let workflow = settings.ranks.workflow(request, client.address);
-            let workflow = workflow.map_or(Workflow::NONE, |name| worker.names.number(name));
+            let heard = |name| worker.names.of(sender).hear(now, name);
+            let workflow = workflow.map_or(Workflow::NONE, heard);
             let rank = settings.ranks.rank(request, &client);
             Context { rank, workflow, ..Context::default() }
         }
     };
     context.rank = settings.ranks.stamp(context.rank);
+    context.sender = sender;
     if trusted && mentioned {
         context.attempt = context.attempt.max(wire::attempt_of(headers).unwrap_or(0));
     }
@@ -199,7 +208,7 @@ pub(crate) async fn forward(
     peer: &Peer,
     request: &mut Request<Upload>,
     asked: &Asked,
-    entry: Entry,
+    mut entry: Entry,
     mut span: Span,
 ) -> Answer {
     let context = &asked.context;
@@ -241,6 +250,7 @@ pub(crate) async fn forward(
     let now = worker.gate.now();
     let passed_on = wire::write_context(&own, now, &worker.names);
     request.headers_mut().insert(wire::CONTEXT, passed_on);
+    ask_for_less(settings, request.headers_mut(), entry.degraded());
     let headers = request.headers();
     let list = |inside: &Arc<InFlight>| inside.list(headers, context, entry.request());
     let listed = worker.inside.as_ref().map_or_else(Listed::default, list);
@@ -258,6 +268,9 @@ pub(crate) async fn forward(
                     begin_tunnel(worker, *client, response, call, (entry, listed))
                 }
                 _ => {
+                    entry.charge(settings.costs.unsaid());
+                    let cost = settings.costs.said(response.headers());
+                    cost.into_iter().for_each(|cost| entry.charge(cost));
                     let response = complete(response, head, settings.body_timeout.into());
                     let (entry, said) = Said::of(worker, entry, &listed, status);
                     let mut answer = answer(worker, response, call, (entry, listed, span));
@@ -278,6 +291,16 @@ pub(crate) async fn forward(
             span.failed(answer.status());
             answer
         }
+    }
+}
+
+/// Asks the service for a cheaper answer, if the gate does. What a stranger asks for in its name is dropped.
+fn ask_for_less(settings: &Settings, headers: &mut HeaderMap, degraded: bool) {
+    if settings.trust == Trust::Edge {
+        headers.remove(wire::DEGRADE);
+    }
+    if degraded {
+        headers.insert(wire::DEGRADE, wire::DEGRADED);
     }
 }
 
@@ -326,8 +349,14 @@ pub(crate) fn answer(
     let (mut parts, source) = response.into_parts();
     headers::remove_hop_by_hop(&mut parts.headers);
     let mentioned = wire::mentions_load(&parts.headers);
-    if let Some(utilization) = mentioned.then(|| orca::utilization(&parts.headers)).flatten() {
-        call.report(utilization);
+    let told = mentioned.then(|| wire::feedback_of(&parts.headers)).flatten().and_then(Result::ok);
+    let busy = || told.as_ref().and_then(|told| told.feedback.utilization);
+    if let Some(busy) = mentioned.then(|| orca::utilization(&parts.headers).or_else(busy)).flatten()
+    {
+        call.report(worker.gate.now(), busy);
+    }
+    if let Some(why) = told.and_then(|told| told.rejection) {
+        parts.extensions.insert(Behind(why));
     }
     // The version is that of one connection too: HTTP/1.0 behind us must not close ours.
     parts.version = Version::HTTP_11;
@@ -486,6 +515,6 @@ mod tests {
         }
         type Call<'a> = (&'a Arc<Worker>, &'a Peer, Request<Inbound>);
         let bytes = size(|(worker, peer, request): Call<'_>| serve(worker, peer, request));
-        assert!(bytes <= 1920, "{bytes} bytes");
+        assert!(bytes <= 2112, "{bytes} bytes");
     }
 }

@@ -49,6 +49,9 @@ pub(crate) struct Peer {
     ill: AtomicBool,
     /// Why it did not answer the last time that it did not.
     why: Mutex<Option<String>>,
+    /// How busy it last said it is, as the bits of an `f32`, and when, in nanoseconds of the gate's clock; 0 is never.
+    busy: AtomicU32,
+    said: AtomicU64,
 }
 
 impl Peer {
@@ -63,6 +66,8 @@ impl Peer {
             out_until: AtomicU64::new(0),
             ill: AtomicBool::new(false),
             why: Mutex::new(None),
+            busy: AtomicU32::new(0),
+            said: AtomicU64::new(0),
         }
     }
 
@@ -84,6 +89,19 @@ impl Peer {
     /// A request is not there any more, however it ended.
     pub(crate) fn on_end(&self) {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// It says how busy it is, 1 being full.
+    pub(crate) fn on_report(&self, now: Instant, utilization: f32) {
+        self.busy.store(utilization.to_bits(), Ordering::Relaxed);
+        self.said.store(now.as_nanos().max(1), Ordering::Relaxed);
+    }
+
+    /// How busy it said it is, if that is not older than `age`.
+    fn reported(&self, now: Instant, age: Span) -> Option<f64> {
+        let said = Instant::from_nanos(self.said.load(Ordering::Relaxed));
+        let fresh = said > Instant::ZERO && now.since(said) <= age;
+        fresh.then(|| f64::from(f32::from_bits(self.busy.load(Ordering::Relaxed))))
     }
 
     /// It has answered: with whatever, it lives.
@@ -158,6 +176,13 @@ impl Peers {
     pub(crate) fn keep(&self, used: impl Fn(&Address) -> bool) {
         let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         peers.retain(|address, _| used(address));
+    }
+
+    /// How busy those are that have said so within `age`: their mean, as replicas share what comes.
+    pub(crate) fn reported(&self, now: Instant, age: Span) -> Option<f64> {
+        let said = self.all().into_iter().filter_map(|peer| peer.reported(now, age));
+        let (count, sum) = said.fold((0.0, 0.0), |(count, sum), busy| (count + 1.0, sum + busy));
+        (count > 0.0).then(|| sum / count)
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Peer>> {

@@ -28,6 +28,7 @@ mod certificate;
 pub mod config;
 mod connect;
 mod connection;
+mod costs;
 pub mod dashboard;
 mod edge;
 mod egress;

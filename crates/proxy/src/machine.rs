@@ -1,4 +1,8 @@
-//! Signals of the machine and of the serving threads, told to the gate about once a second.
+//! Signals of the service and of the serving threads, told to the gate about once a second.
+//!
+//! What a sidecar sees of its own machine says little about a service in another container, or on another host. So a
+//! service that reports how busy it is ([ORCA](crate::orca), or the feedback of its own gate) is believed in the place of what the sidecar
+//! sees; and a control group of the service may be named, which is then watched instead of the sidecar's own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,6 +24,9 @@ const TIMER: Duration = Duration::from_millis(1);
 const SMOOTHING: Span = Span::from_secs(1);
 /// What lag is compared with where the policy has no objective.
 const USUAL_OBJECTIVE: Span = Span::from_millis(50);
+
+/// The signal that upstreams give themselves.
+const REPORTED: &str = "reported";
 
 /// The latest sample.
 #[derive(Clone, Debug, Default)]
@@ -47,6 +54,9 @@ pub(crate) async fn sample(shared: Arc<Shared>) {
         let objective = objective.map_or(USUAL_OBJECTIVE, |(objective, _)| objective);
         machine.add("lag", lag(Instant::ZERO, Instant::ZERO + threads.latest(), objective));
         threads.load.utilization().into_iter().for_each(|load| machine.add("executor", load));
+        let reported = shared.peers.reported(now, config.stale_after);
+        machine.look(reported.is_none() || config.cgroup.is_some());
+        reported.into_iter().for_each(|busy| machine.add(REPORTED, busy));
         let utilization = machine.sample(now);
         if let Some(utilization) = utilization {
             shared.gate.input(|gate, now| gate.on_utilization(now, utilization));
@@ -64,8 +74,11 @@ pub(crate) async fn sample(shared: Arc<Shared>) {
     }
 }
 
+/// The signals of the configuration, and what upstreams report.
 fn config_of(shared: &Shared) -> SignalsConfig {
-    shared.gate.read(|gate| gate.config().signals.clone())
+    let mut config = shared.gate.read(|gate| gate.config().signals.clone());
+    config.read.push(REPORTED.to_owned());
+    config
 }
 
 /// The serving threads: what runs, by their own count of busy time, what is ready, and how late both are.

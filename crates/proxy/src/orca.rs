@@ -9,15 +9,30 @@ pub(crate) static FIELD: HeaderName = HeaderName::from_static("endpoint-load-met
 /// How busy the upstream says it is, 1 being full: by what the application says of itself, else by its
 /// processor. Whatever cannot be read says nothing.
 pub(crate) fn utilization(headers: &HeaderMap) -> Option<f32> {
-    let value = headers.get(&FIELD)?.to_str().ok()?.trim();
-    let (format, rest) = value.split_once(' ')?;
+    let (format, rest) = report(headers)?;
     let told = |name: &str| match format {
         "TEXT" => in_text(rest, name),
-        "JSON" => in_json(rest, name),
+        "JSON" => member(&serde_json::from_str(rest).ok()?, name)?.as_f64(),
         _ => None,
     };
     let told = ["application_utilization", "cpu_utilization"].into_iter().find_map(told)?;
     (told.is_finite() && told >= 0.0).then_some(told as f32)
+}
+
+/// What the request has cost by the count of this name, in its own unit: a cost of the request, or a named metric.
+pub(crate) fn cost(fields: &HeaderMap, name: &str) -> Option<f64> {
+    let (format, rest) = report(fields)?;
+    let told = |of: &str| match format {
+        "TEXT" => in_text(rest, &format!("{of}.{name}")),
+        "JSON" => member(&serde_json::from_str(rest).ok()?, of)?.get(name)?.as_f64(),
+        _ => None,
+    };
+    ["request_cost", "named_metrics"].into_iter().find_map(told)
+}
+
+/// The report, and the format it is in.
+fn report(fields: &HeaderMap) -> Option<(&str, &str)> {
+    fields.get(&FIELD)?.to_str().ok()?.trim().split_once(' ')
 }
 
 /// `name=value` pairs between commas.
@@ -26,12 +41,11 @@ fn in_text(text: &str, name: &str) -> Option<f64> {
     pairs.find(|(key, _)| key.trim() == name).and_then(|(_, value)| value.trim().parse().ok())
 }
 
-/// An object, whose names may be written in either of the two ways of protocol buffers.
-fn in_json(text: &str, name: &str) -> Option<f64> {
-    let object: Value = serde_json::from_str(text).ok()?;
+/// The member of an object, whose names may be written in either of the two ways of protocol buffers.
+fn member<'a>(object: &'a Value, name: &str) -> Option<&'a Value> {
     let (first, second) = name.split_once('_')?;
     let camel = format!("{first}{}{}", second[..1].to_uppercase(), &second[1..]);
-    object.get(name).or_else(|| object.get(camel))?.as_f64()
+    object.get(name).or_else(|| object.get(camel))
 }
 
 #[cfg(test)]

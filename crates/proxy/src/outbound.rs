@@ -24,7 +24,7 @@ pub(crate) fn build(
     clock: Monotonic,
     seed: u64,
 ) -> Result<Option<SharedCaller>, ConfigError> {
-    if config.throttle == ThrottleConfig::Open {
+    if config.throttle == ThrottleConfig::Open && config.breaker.is_none() {
         return Ok(None);
     }
     let mut config = config.clone();

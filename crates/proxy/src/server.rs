@@ -153,6 +153,14 @@ pub(crate) fn inform(gate: &mut Gate, now: Instant, names: &Names) {
     gate.on_calendar(now, unix_time());
 }
 
+/// Names that rules give stay, however seldom they are used; others are heard.
+fn keep_names(file: &File, names: &Names) {
+    let named = file.proxy.rules.iter().filter_map(|rule| rule.workflow.as_deref());
+    for name in named {
+        names.number(name);
+    }
+}
+
 impl Server {
     /// Opens the sockets. `source` is where a reload reads from; `seed` decides all random choices.
     pub fn bind(file: File, source: Option<Source>, seed: u64) -> Result<Self, StartError> {
@@ -173,6 +181,7 @@ impl Server {
         let mut gate = Gate::new(&file.gate, clock.now(), seed)
             .map_err(|error| StartError::Config(error.to_string()))?;
         inform(&mut gate, clock.now(), &names);
+        keep_names(&file, &names);
         let gate = SharedGate::with_clock(gate, clock);
         let mut seeds = Rng::new(seed);
         let secret = secret(&file, &mut seeds)?;
@@ -481,6 +490,7 @@ impl Shared {
         let mut current = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let unchanged = keep_opened(&mut file.proxy, &current.proxy);
         check_upstreams(&file)?;
+        keep_names(&file, &self.names);
         let token = operate::token(&file)?;
         let tls = Tls::new(&file.proxy).map_err(StartError::Config)?;
         let outbound = match file.caller == current.caller {

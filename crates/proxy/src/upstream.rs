@@ -646,7 +646,8 @@ impl Call {
     }
 
     /// The upstream has told how busy it is.
-    pub(crate) fn report(&self, utilization: f32) {
+    pub(crate) fn report(&self, now: Instant, utilization: f32) {
+        self.upstream.peer.on_report(now, utilization);
         self.upstream.lane().load.on_utilization(utilization);
     }
 

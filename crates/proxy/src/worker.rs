@@ -19,6 +19,7 @@ use tokio_rustls::rustls::ServerConfig;
 use crate::body::Streams;
 use crate::config::{ConnectionsConfig, ProxyConfig, Trust};
 use crate::connection;
+use crate::costs::Costs;
 use crate::edge::Strangers;
 use crate::egress::WayOut;
 use crate::entry::Ranks;
@@ -90,6 +91,7 @@ pub(crate) struct Worker {
 pub(crate) struct Settings {
     pub(crate) trust: Trust,
     pub(crate) ranks: Ranks,
+    pub(crate) costs: Costs,
     pub(crate) upstreams: Upstreams,
     /// The throttle before them; none if everything is sent.
     pub(crate) outbound: Option<SharedCaller>,
@@ -126,6 +128,7 @@ impl Settings {
         Self {
             trust,
             ranks: Ranks::new(config, secret),
+            costs: Costs::new(config),
             upstreams: Upstreams::new(config, tls.client.clone(), before, peers, (now, seed)),
             outbound: outbound.clone(),
             traces: traces.clone(),

@@ -46,3 +46,26 @@ fn who_only_observes_hears_of_it_too() {
     assert_eq!(sidecar.client().get("/", "").text(), "served");
     sidecar.wait_for("a reason", |state| state["would_refuse"]["critical"]["utilization"] == 1);
 }
+
+/// What the service says of itself counts in the place of what the sidecar sees of its own machine.
+#[test]
+fn a_service_that_reports_to_be_full_is_believed() {
+    for words in
+        ["endpoint-load-metrics: TEXT cpu_utilization=0.99", "overload-feedback: v=1, u=5.0"]
+    {
+        let upstream = Upstream::start(move |_| {
+            format!("HTTP/1.1 200 OK\r\n{words}\r\ncontent-length: 6\r\n\r\nserved")
+        });
+        let config = "[gate.signals]\nread = ['memory']\nevery = '100ms'\nstale_after = '1h'\n\
+                      [gate.admission]\npolicy = 'utilization'\nstale_after = '1h'\n";
+        let sidecar = Sidecar::start(config, &[upstream.address]);
+        let mut client = sidecar.client();
+        assert_eq!(client.get("/", "").status(), 200, "{words}");
+        sidecar.wait_for("its report", |state| {
+            state["utilization"].as_f64() > Some(0.98) && !state["signals"]["memory"].is_number()
+        });
+        // From 0.9 to 1 of the scale more and more are refused: not all at once.
+        let refused = || sidecar.client().get("/", "").status() == 503;
+        assert!((0..1_000).any(|_| refused()), "{words}");
+    }
+}

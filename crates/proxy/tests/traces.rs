@@ -43,8 +43,7 @@ fn nobody_who_makes_no_spans_touches_the_trace() {
 #[test]
 fn a_build_without_traces_says_so() {
     let config = "[proxy.traces]\ncollector = 'http://127.0.0.1:4318'\n";
-    let file = support::file(config, &["127.0.0.1:9".parse().unwrap()]);
-    let error = tidegate_proxy::Server::bind(file, None, 7).expect_err("no traces here");
+    let error = tidegate_proxy::File::parse(config).expect_err("no traces here");
     assert!(error.to_string().contains("--features otel"), "{error}");
 }
 

@@ -193,13 +193,19 @@ fn a_full_group_spills() {
     assert_eq!(sidecar.client().get("/", "").text(), "near");
 }
 
-/// An upstream that says it is full gets less than one that says it is idle.
+/// An upstream that says it is full gets less than one that says it is idle, in either of the words there are for it.
 #[test]
 fn reported_utilization_weighs() {
+    for words in ["endpoint-load-metrics: TEXT cpu_utilization=", "overload-feedback: v=1, u="] {
+        less_goes_to_the_busy(words);
+    }
+}
+
+fn less_goes_to_the_busy(words: &'static str) {
     let report = |utilization: &'static str| {
         Upstream::start(move |_| {
             format!(
-                "HTTP/1.1 200 OK\r\nendpoint-load-metrics: TEXT cpu_utilization={utilization}\r\n\
+                "HTTP/1.1 200 OK\r\n{words}{utilization}\r\n\
                  x-is: {utilization}\r\ncontent-length: 0\r\n\r\n"
             )
         })
@@ -214,7 +220,7 @@ fn reported_utilization_weighs() {
             _ => to_busy += 1,
         }
     }
-    assert!(to_idle > 2 * to_busy, "{to_idle} {to_busy}");
+    assert!(to_idle > 2 * to_busy, "{words} {to_idle} {to_busy}");
 }
 
 /// Tenants share the slots, however much each of them asks for.

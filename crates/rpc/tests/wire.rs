@@ -7,7 +7,8 @@ use proptest::option;
 use proptest::prelude::*;
 use tidegate_core::context::{Progress, Sheds};
 use tidegate_core::{
-    Advice, CallerId, Context, Cursor, Feedback, GateId, Instant, Rank, Reason, Rejection, Span,
+    Advice, CallerId, Context, Cursor, Feedback, GateId, Instant, Rank, Reason, Rejection, Sender,
+    Span,
 };
 use tidegate_driver::Names;
 use tidegate_rpc::wire::{
@@ -45,7 +46,8 @@ prop_compose! {
         let deadline = deadline.map_or(Instant::FAR, |left| NOW + Span::from_nanos(left));
         let workflow = Names::process().number(if named { "checkout" } else { "" });
         let caller = CallerId(caller);
-        Context { rank, lot, workflow, deadline, attempt, caller, demand, sheds, progress }
+        let sender = Sender::UNKNOWN;
+        Context { rank, lot, workflow, deadline, attempt, caller, demand, sheds, progress, sender }
     }
 }
 

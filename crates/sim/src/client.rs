@@ -43,7 +43,11 @@ pub(crate) struct ClientSpec {
     pub(crate) endpoints: usize,
     /// An attempt not answered after this has failed.
     pub(crate) timeout: Option<Span>,
+    /// Whether it says with every message that it has shed as much of the first rank as can be said.
+    pub(crate) lies: bool,
 }
+
+const LIE: Sheds = Sheds { count: u32::MAX, sample: Rank::FIRST };
 
 /// One call.
 #[derive(Clone, Copy, Debug)]
@@ -288,6 +292,7 @@ impl Client {
         while let Some(action) = self.caller.poll() {
             match action {
                 CallAction::Transmit { id, endpoint, context } => {
+                    let context = self.say(context);
                     let life = self.spec.life;
                     let call = &mut self.calls[id.index()];
                     call.attempt = Some(context.attempt);
@@ -300,6 +305,7 @@ impl Client {
                     }
                 }
                 CallAction::Report { endpoint, context } => {
+                    let context = self.say(context);
                     self.put(shared, endpoint, Body::Report { context });
                 }
                 CallAction::Fail { id, rejection } => {
@@ -319,6 +325,11 @@ impl Client {
         {
             shared.engine.at(at, Event::Client { client: self.spec.index });
         }
+    }
+
+    /// What it says of itself, which may be a lie.
+    fn say(&self, context: Context) -> Context {
+        if self.spec.lies { Context { sheds: LIE, ..context } } else { context }
     }
 
     fn put(&self, shared: &mut Shared, endpoint: usize, body: Body) {

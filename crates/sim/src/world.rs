@@ -34,6 +34,8 @@ pub struct Scenario {
     pub callers: u32,
     /// Share of the callers that ignore windows and cursors: the first ones.
     pub ignoring: f64,
+    /// Share of the callers that lie about what they shed: the last ones.
+    pub liars: f64,
     /// The services.
     pub topology: Topology,
     /// What is between them.
@@ -80,6 +82,11 @@ impl Scenario {
     /// How many of the callers ignore windows and cursors.
     pub fn ignoring_callers(&self) -> u32 {
         (f64::from(self.callers) * self.ignoring).round() as u32
+    }
+
+    /// The first of the callers that lie, who are the last.
+    fn first_liar(&self) -> u32 {
+        self.callers - (f64::from(self.callers) * self.liars).round() as u32
     }
 
     /// Simulates the scenario and returns what was measured.
@@ -499,7 +506,9 @@ fn sources(scenario: &Scenario, seed: u64) -> Result<Vec<Client>, ConfigError> {
             let config = if ignores { &ignoring } else { &scenario.caller };
             let replicas = entry.replicas as usize;
             let caller = Caller::new(config, replicas, Instant::ZERO, seeds.next_u64())?;
-            Ok(Client::new(client_spec(scenario, index, 0, topology.entry), caller))
+            let lies = index >= scenario.first_liar();
+            let spec = ClientSpec { lies, ..client_spec(scenario, index, 0, topology.entry) };
+            Ok(Client::new(spec, caller))
         })
         .collect()
 }
@@ -560,5 +569,6 @@ fn client_spec(scenario: &Scenario, index: u32, life: u16, callee: usize) -> Cli
         first_node: scenario.topology.first_node(callee),
         endpoints: scenario.topology.services[callee].replicas as usize,
         timeout: scenario.timeout,
+        lies: false,
     }
 }

@@ -408,6 +408,36 @@ fn some_callers_ignore_control() {
     assert!(report.goodput_rps > 0.8 * report.capacity_rps, "{}", report.goodput_rps);
 }
 
+/// A caller that says with every message that it has shed four billion requests of the first rank. One such among a thousand once took all of a
+/// service.
+#[test]
+fn who_lies_about_what_it_shed_gains_nothing_and_takes_nothing() {
+    let text = SINGLE.to_owned()
+        + r#"
+    [policies.tide.gate]
+    admission = { policy = "tide", objective = "1 slo" }
+    [policies.tide.caller]
+    hold_time = "0.05 slo"
+    retry = { attempts = 1 }
+    "#;
+    for (callers, load) in [(5, 0.95), (100, 0.95), (100, 2.0), (1_000, 2.0)] {
+        let set = [
+            "policy=tide".to_owned(),
+            "duration=2s".to_owned(),
+            format!("callers={callers}"),
+            format!("load={load}"),
+        ];
+        let with = |liars: &str| {
+            let sets: Vec<&str> = set.iter().map(String::as_str).chain([liars]).collect();
+            run(&text, &sets)
+        };
+        let liars = format!("workload.liars={}", 1.0 / f64::from(callers));
+        let (honest, lied) = (with("workload.liars=0.0"), with(&liars));
+        near(lied.goodput_rps, honest.goodput_rps, 0.01);
+        near(lied.success_by_quarter[0], honest.success_by_quarter[0], 0.01);
+    }
+}
+
 /// The gate hears how busy the cores are: thresholds of utilization keep the less critical out.
 #[test]
 fn gates_are_told_the_utilization() {

@@ -337,8 +337,9 @@ mod tests {
 
     #[test]
     fn who_tells_its_demand_is_granted_nothing_it_did_not_ask_for() {
-        let notified = |demand| {
+        let notified = |demand, can| {
             let mut gate = gate(BreakwaterConfig { demand, ..BreakwaterConfig::default() });
+            gate.set_notifies(can);
             // Caller 1 comes and goes, wants nothing more, and is told so; the queue stays empty.
             let id = gate.arrive(micros(0), &from(1, 0)).unwrap();
             gate.dispatch(micros(0));
@@ -349,8 +350,9 @@ mod tests {
             let mut actions = std::iter::from_fn(|| gate.poll());
             actions.any(|action| matches!(action, Action::Notify { .. }))
         };
-        assert!(notified(Demand::Speculate), "it may have got new demand meanwhile");
-        assert!(!notified(Demand::Synchronise), "it would have said so");
+        assert!(notified(Demand::Speculate, true), "it may have got new demand meanwhile");
+        assert!(!notified(Demand::Synchronise, true), "it would have said so");
+        assert!(!notified(Demand::Speculate, false), "nobody can tell it");
     }
 
     #[test]

@@ -50,6 +50,10 @@ impl Admission for Chain {
         })
     }
 
+    fn word_holds(&self) -> Span {
+        self.policies.iter().map(|policy| policy.word_holds()).max().unwrap_or_default()
+    }
+
     fn on_arrival(&mut self, cx: &mut Cx, backlog: &Backlog, request: &Request) -> Verdict {
         let mut answer = Verdict::Admit;
         for asked in 0..self.policies.len() {

@@ -129,6 +129,12 @@ pub trait Admission: fmt::Debug + Send {
         None
     }
 
+    /// How long what callers were told holds, of policies that set a cursor by what callers say they shed. Asked after
+    /// each settling.
+    fn word_holds(&self) -> Span {
+        Span::ZERO
+    }
+
     /// The latency objective in force, of policies that have one.
     fn objective(&self) -> Option<Span> {
         None

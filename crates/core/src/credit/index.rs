@@ -6,7 +6,7 @@ use crate::slab::Key;
 
 /// Ids and keys; at [`CallerId::UNKNOWN`], of whom there are no entries, a place is free.
 #[derive(Clone, Debug)]
-pub(super) struct Index {
+pub(crate) struct Index {
     /// As many as a power of two.
     places: Vec<(CallerId, Key)>,
     len: usize,
@@ -15,17 +15,17 @@ pub(super) struct Index {
 const FREE: (CallerId, Key) = (CallerId::UNKNOWN, Key::NOWHERE);
 
 impl Index {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { places: vec![FREE; 16], len: 0 }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
     /// The key of a caller, [`Key::NOWHERE`] if it has none.
     #[inline]
-    pub(super) fn get(&self, caller: CallerId) -> Key {
+    pub(crate) fn get(&self, caller: CallerId) -> Key {
         let mask = self.places.len() - 1;
         let mut at = mixed(caller) as usize & mask;
         while let Some((id, key)) = self.places.get(at) {
@@ -38,7 +38,7 @@ impl Index {
     }
 
     /// Adds a caller that has no key yet.
-    pub(super) fn insert(&mut self, caller: CallerId, key: Key) {
+    pub(crate) fn insert(&mut self, caller: CallerId, key: Key) {
         if 2 * (self.len + 1) > self.places.len() {
             let larger = vec![FREE; 2 * self.places.len()];
             let places = std::mem::replace(&mut self.places, larger);
@@ -54,7 +54,7 @@ impl Index {
     }
 
     /// Takes a caller out and returns its key. Those behind it move up as far as they may, or would not be found.
-    pub(super) fn remove(&mut self, caller: CallerId) -> Key {
+    pub(crate) fn remove(&mut self, caller: CallerId) -> Key {
         let mask = self.places.len() - 1;
         let mut hole = self.find(caller);
         let key = std::mem::replace(&mut self.places[hole], FREE).1;

@@ -7,6 +7,7 @@ mod pool;
 mod windows;
 
 pub(crate) use holder::{Holder, Word};
+pub(crate) use index::Index;
 pub(crate) use pool::Pool;
 pub use pool::{PoolConfig, PoolForm};
 pub(crate) use windows::{Share, Windows};

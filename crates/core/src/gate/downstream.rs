@@ -83,6 +83,11 @@ impl Path {
 }
 
 impl Downstream {
+    /// Whether nobody is called.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.paths.is_empty()
+    }
+
     pub(crate) fn on_feedback(
         &mut self,
         now: Instant,

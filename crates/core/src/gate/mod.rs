@@ -20,6 +20,7 @@
 
 mod abandoned;
 mod change;
+mod claims;
 mod config;
 mod door;
 mod downstream;
@@ -51,6 +52,7 @@ use crate::workflow::RateControl;
 
 use abandoned::Abandoned;
 pub use abandoned::Gone;
+use claims::Claims;
 pub use config::GateConfig;
 pub use downstream::CalleeId;
 use downstream::Downstream;
@@ -130,6 +132,7 @@ pub struct Gate {
     service: Ewma,
     attempts: AttemptHistogram,
     downstream: Downstream,
+    claims: Claims,
     /// Only for policies that want their objective learned.
     objective: Option<Learner>,
     /// Rates by workflow, if configured.
@@ -143,6 +146,8 @@ pub struct Gate {
     /// Whether anything was refused since the last finish.
     shedding: bool,
     draining: bool,
+    /// Whether its driver can send callers what nobody asked for.
+    notifies: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -233,6 +238,7 @@ impl Gate {
             service: Ewma::new(1.0 / 32.0),
             attempts: AttemptHistogram::new(config.retry_share),
             downstream: Downstream::default(),
+            claims: Claims::new(now),
             objective: needs.objective.then(Learner::new),
             control: config.workflow.as_ref().map(|own| Box::new(RateControl::new(own, now))),
             due: VecDeque::new(),
@@ -241,6 +247,7 @@ impl Gate {
             utilization: 0.0,
             shedding: false,
             draining: false,
+            notifies: true,
         })
     }
 
@@ -262,6 +269,8 @@ impl Gate {
             return self.arrive_by_lot(now, arrived, context);
         }
         let now = self.advance(now);
+        let believed = self.believe(now, context, true);
+        let context = believed.as_ref().unwrap_or(context);
         self.attempts.record(context.attempt);
         if let Some(objective) = &mut self.objective {
             objective.on_arrival(time_left(now, context), self.shedding);
@@ -455,7 +464,9 @@ impl Gate {
 
     /// A caller tells its demand and sheds without sending a request.
     pub fn on_report(&mut self, now: Instant, context: &Context) {
-        self.advance(now);
+        let now = self.advance(now);
+        let believed = self.believe(now, context, false);
+        let context = believed.as_ref().unwrap_or(context);
         self.admission.on_report(&mut self.cx, &self.backlog, context);
     }
 
@@ -483,11 +494,15 @@ impl Gate {
         self.limits.iter_mut().flat_map(|limits| limits.leased_mut())
     }
 
-    /// Tells the numbers of the workflows that limits name: `number` gives each its own. Due before
+    /// Tells the numbers of the workflows that the configuration names: `number` gives each its own. Due before
     /// the first arrival and after every change of the configuration.
     pub fn name_workflows(&mut self, mut number: impl FnMut(&str) -> Workflow) {
         if let Some(limits) = &mut self.limits {
             limits.name_workflows(&mut number);
+        }
+        self.schedule.name_workflows(&mut number);
+        if let Some(control) = &mut self.control {
+            control.name_workflows(&mut number);
         }
     }
 
@@ -497,6 +512,12 @@ impl Gate {
         self.advance(now);
         self.driver_stages = delay;
         self.backlog.set_stages_before(delay);
+    }
+
+    /// Whether the driver can send callers messages that answer nothing. Over HTTP nobody can, and what is not sent is
+    /// not taken to have been told. Default true.
+    pub fn set_notifies(&mut self, notifies: bool) {
+        self.notifies = notifies;
     }
 
     /// How long a message to a caller and back takes, where the driver knows: part of an objective
@@ -614,6 +635,7 @@ impl Gate {
         self.settled = true;
         self.settle_rates(self.cx.now);
         self.next_settle = self.admission.next_settle();
+        self.claims.settle(self.cx.now, self.admission.word_holds());
         if let Some(control) = &self.control {
             self.next_settle = self.next_settle.min(control.period_ends());
         }
@@ -645,7 +667,10 @@ impl Gate {
     fn tell_callers(&mut self) {
         self.settled = false;
         while let Some(caller) = self.admission.poll_notice() {
-            self.due.push_back(Due::Notify(caller));
+            // Who will not hear of it is not to be taken to have been told.
+            if self.notifies {
+                self.due.push_back(Due::Notify(caller));
+            }
         }
     }
 

@@ -379,11 +379,12 @@ mod tests {
     #[test]
     fn weights_of_turns_come_from_the_allocator() {
         let text = "allocator = { allocator = 'weighted' }\n\
-            shares = [{ workflow = 1, weight = 3.0 }, { workflow = 2, weight = 1.0 }]";
+            shares = [{ workflow = 'one', weight = 3.0 }, { workflow = 'two', weight = 1.0 }]";
         let workflow = crate::config::read(text, WorkflowConfig::validate).unwrap();
         let schedule = ScheduleConfig::Drr(crate::schedule::DrrConfig::default());
         let config = GateConfig { schedule, ..config(workflow) };
         let mut gate = Gate::new(&config, Instant::ZERO, 1).unwrap();
+        gate.name_workflows(|name| Workflow(if name == "one" { 1 } else { 2 }));
         let mut counts = [0; 3];
         let mut next = 0;
         for n in 0..1_000 {

@@ -203,7 +203,7 @@ impl Leased {
     fn key(&self, context: &Context) -> Workflow {
         match self.config.each {
             Each::Workflow => context.workflow,
-            Each::All | Each::Caller => Workflow::NONE,
+            _ => Workflow::NONE,
         }
     }
 
@@ -428,7 +428,8 @@ impl LeasedConfig {
             "1 to 64 letters, digits, `-`, `_` and `.`",
         );
         let each = format!("{:?}", self.each).to_lowercase();
-        problems.check("each", each, self.each != Each::Caller, "all or workflow");
+        let fine = matches!(self.each, Each::All | Each::Workflow);
+        problems.check("each", each, fine, "all or workflow");
         check_factor(problems, self.factor);
         problems.range("safe_rate", self.safe_rate, 0.0, Limit::RATES.1);
         problems.range("safe_burst", self.safe_burst, 0.0, Limit::BURSTS.1);

@@ -198,7 +198,7 @@ fn check_factor(problems: &mut Problems, factor: f64) {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "limit", rename_all = "kebab-case")]
 pub enum LimitConfig {
-    /// A rate and a burst, for all together or for each workflow or caller.
+    /// A rate and a burst, for all together or for each workflow, caller, user, address or value of a header.
     Rate(RateLimitConfig),
     /// Agreements with workflows, the least critical refused first ("Handling Overload").
     Quota(QuotaConfig),

@@ -1,6 +1,7 @@
-//! `rate`: so much a second and so much at once, for all together or for each workflow or caller.
+//! `rate`: so much a second and so much at once, for all together or for each workflow, caller, user, address or
+//! value of a header.
 //!
-//! Callers and workflows are keys of one bounded table ([`Keyed`]), so a flood of new callers costs no
+//! All of them are keys of one bounded table ([`Keyed`]), so a flood of new callers costs no
 //! memory and gains nothing. Costs that are known only afterwards are charged as estimated and
 //! settled at the end; what is missing then is owed, up to one burst.
 
@@ -11,10 +12,13 @@ use super::heavy::HeavyHitters;
 use super::keyed::Keyed;
 use super::{Ask, CarryOver, LimitConfig, Limiter, Receipt, Unit, check_factor, refusal};
 use crate::config::Problems;
-use crate::context::Context;
+use crate::context::{CallerId, Context, Sender};
 use crate::meter::Cost;
 use crate::time::Instant;
 use crate::verdict::Rejection;
+
+/// Marks the keys of those that are known by their address only.
+const STRANGER: u64 = 1 << 63;
 
 /// A rate for each key.
 #[derive(Clone, Debug)]
@@ -33,10 +37,16 @@ impl RateLimit {
     }
 
     fn key(&self, context: &Context) -> u64 {
+        let Sender { address, user, header, .. } = context.sender;
         match self.config.each {
             Each::All => 0,
             Each::Workflow => u64::from(context.workflow.0),
+            Each::Caller if context.caller == CallerId::UNKNOWN => STRANGER | u64::from(address),
             Each::Caller => context.caller.0,
+            Each::Address => u64::from(address),
+            Each::User if user == 0 => STRANGER | u64::from(address),
+            Each::User => u64::from(user),
+            Each::Header => u64::from(header),
         }
     }
 }
@@ -126,8 +136,16 @@ pub enum Each {
     All,
     /// Each workflow has its own; requests without one share one.
     Workflow,
-    /// Each calling process has its own; those that gave no id share one.
+    /// Each calling process has its own. Strangers are calling processes that nobody vouches for: each
+    /// address has its own.
     Caller,
+    /// Each user has its own, as the entry tells users apart; those without a name by their address.
+    User,
+    /// Each address has its own; of IPv6 each network of 64 bits.
+    Address,
+    /// Each value of the header that the driver was told to look at has its own; requests without it share
+    /// one.
+    Header,
 }
 
 /// Parameters of the limit by rate.
@@ -140,7 +158,7 @@ pub struct RateLimitConfig {
     /// requests. More takes bursts, and lets them through to the service. Default 33: at nine tenths
     /// of its rate, 999 of 1,000 Poisson arrivals find a token (waits of M/D/1).
     pub burst: f64,
-    /// Who has a bucket: `all`, `workflow` or `caller`. Default all.
+    /// Who has a bucket: `all`, or each `workflow`, `caller`, `user`, `address`, or value of a `header`. Default all.
     pub each: Each,
     /// Buckets kept, rounded up to eight times a power of two, about 17 bytes each. With fewer than
     /// there are busy keys, those that share a cell are treated more strictly. Default 4,096.
@@ -221,7 +239,7 @@ mod tests {
         assert!(!passes(&one, 10_999), "its debt is paid for as long as before");
         assert!(passes(&one, 11_000));
     }
-    use crate::context::{CallerId, Workflow};
+    use crate::context::Workflow;
     use crate::time::Span;
     use crate::verdict::{Advice, Reason};
 
@@ -253,6 +271,26 @@ mod tests {
         assert_eq!(refused.advice, Advice::Later(Span::from_millis(10)));
         assert!(limit.on_arrival(at(10), &ask(&from(1), 0)).is_ok());
         assert_eq!(limit.heavy_hitters().unwrap().top()[0].key, 1);
+    }
+
+    /// Strangers give no id: they once shared one bucket, and one of them kept out all.
+    #[test]
+    fn strangers_are_told_apart_by_what_the_driver_saw_of_them() {
+        let [ann, bob] = [1, 2].map(|n| Context {
+            sender: Sender { peer: n, address: n, user: 10 + n, header: 20 + n },
+            ..Context::default()
+        });
+        let nobody =
+            |context: Context| Context { sender: Sender { user: 0, ..context.sender }, ..context };
+        for each in [Each::Caller, Each::User, Each::Address, Each::Header] {
+            let config = RateLimitConfig { each, burst: 2.0, ..Default::default() };
+            let mut limit = RateLimit::new(&config, at(0));
+            let mut passes = |context: &Context| limit.on_arrival(at(0), &ask(context, 1)).is_ok();
+            assert_eq!([ann, ann, ann].map(|ann| passes(&ann)), [true, true, false], "{each:?}");
+            assert!(passes(&bob) && passes(&bob) && !passes(&bob), "{each:?}");
+            let by_address = each == Each::User;
+            assert_eq!(passes(&nobody(ann)), by_address, "{each:?}");
+        }
     }
 
     #[test]

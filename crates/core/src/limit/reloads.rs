@@ -24,7 +24,8 @@ enum Op {
 fn limit() -> impl Strategy<Value = LimitConfig> {
     let terms = (1..200u32, 1..20u32).prop_map(|(rate, burst)| (f64::from(rate), f64::from(burst)));
     let unit = prop_oneof![Just(Unit::Requests), Just(Unit::Cost)];
-    let each = prop_oneof![Just(Each::All), Just(Each::Workflow), Just(Each::Caller)];
+    let each =
+        prop_oneof![Just(Each::All), Just(Each::Workflow), Just(Each::Caller), Just(Each::User)];
     let path = prop_oneof![Just("acme"), Just("corp")];
     (0..3u8, terms, unit, each, path, 1..100usize).prop_map(
         |(kind, terms, unit, each, path, keys)| {

@@ -85,7 +85,7 @@ impl Window {
         self.settle(now);
         let at = match self.config.each {
             Each::Workflow => usize::from(context.workflow.0).min(Workflows::LIMIT),
-            Each::All | Each::Caller => 0,
+            _ => 0,
         };
         table::at(&mut self.used, at, || self.unseen)
     }
@@ -282,8 +282,9 @@ impl WindowConfig {
         check_factor(problems, self.factor);
         let zone = self.zone_minutes;
         problems.check("zone_minutes", zone, (-840..=840).contains(&zone), "-840 to 840");
-        let fine = self.each != Each::Caller;
-        problems.check("each", "\"caller\"", fine, "all or workflow: callers come and go");
+        let fine = matches!(self.each, Each::All | Each::Workflow);
+        let each = format!("{:?}", self.each).to_lowercase();
+        problems.check("each", each, fine, "all or workflow: others come and go");
     }
 }
 

@@ -24,11 +24,13 @@
 //! before anything can be served. Here a round in which nobody could be served is followed by as
 //! many rounds at once as it takes until somebody can: the same result, in one pass over the ring.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::Scheduler;
 use crate::config::Problems;
-use crate::context::Workflows;
+use crate::context::{Workflow, Workflows};
 use crate::list::{Links, List};
 use crate::meter::Cost;
 use crate::request::{Request, RequestId};
@@ -40,6 +42,8 @@ use crate::time::Instant;
 #[derive(Clone, Debug)]
 pub struct Drr {
     config: DrrConfig,
+    /// Weights configured, by number; missing ones are 1.
+    weights: Vec<u32>,
     /// Shares by workflow that an allocator worked out, and the largest; zero if none does.
     allotted: Vec<u32>,
     largest: u32,
@@ -78,6 +82,7 @@ impl Drr {
         Self {
             quantum: config.quantum.max(1),
             config: config.clone(),
+            weights: Vec::new(),
             allotted: Vec::new(),
             largest: 0,
             ring: List::EMPTY,
@@ -99,7 +104,7 @@ impl Drr {
             let grant = u128::from(self.quantum) * u128::from(share) / u128::from(self.largest);
             return u64::try_from(grant).unwrap_or(u64::MAX).max(1);
         }
-        let weight = self.config.weights.get(flow).copied().unwrap_or(1);
+        let weight = self.weights.get(flow).copied().unwrap_or(1);
         self.quantum.saturating_mul(u64::from(weight))
     }
 
@@ -212,6 +217,17 @@ impl Scheduler for Drr {
         self.len
     }
 
+    fn name_workflows(&mut self, number: &mut dyn FnMut(&str) -> Workflow) {
+        self.weights.clear();
+        for (name, weight) in &self.config.weights {
+            let workflow = number(name);
+            // A name that got no number is that of nobody in particular.
+            if name.is_empty() || workflow != Workflow::NONE {
+                *table::at(&mut self.weights, usize::from(workflow.0), || 1) = *weight;
+            }
+        }
+    }
+
     /// Shares of the allocator replace the weights configured; without any, those come back. Who has no share
     /// is new, and gets as much as the largest.
     fn set_weights(&mut self, weights: &[u32]) {
@@ -234,17 +250,20 @@ pub struct DrrConfig {
     /// times, and below the cost of a request saves nothing more. Default 0: the largest cost seen
     /// of late, the smallest quantum that serves somebody in every turn, in whatever unit costs are.
     pub quantum: u64,
-    /// Weight by workflow number, the first being that of requests without a workflow; missing ones
-    /// are 1. Twice the weight gets twice the cost per round. Default: none, all are equal.
-    pub weights: Vec<u32>,
+    /// Weight by name of the workflow, an empty one being that of requests without; missing ones are 1. Twice
+    /// the weight gets twice the cost per round. Default: none, all are equal.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub weights: BTreeMap<String, u32>,
 }
 
 impl DrrConfig {
     /// Notes everything that is wrong with the parameters.
     pub fn validate(&self, problems: &mut Problems) {
-        for weight in &self.weights {
-            problems.check("weights", weight, (1..=1_000_000).contains(weight), "1 to 1000000");
-        }
+        problems.within("weights", |problems| {
+            for (name, weight) in &self.weights {
+                problems.check(name, weight, (1..=1_000_000).contains(weight), "1 to 1000000");
+            }
+        });
         let most = Workflows::LIMIT + 1;
         let count = self.weights.len();
         problems.check("weights", count, count <= most, &format!("at most {most} weights"));
@@ -256,7 +275,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::context::Workflow;
     use crate::schedule::tests::{at, request};
 
     fn of(place: u32, workflow: u16, cost: u64) -> Request {
@@ -312,8 +330,9 @@ mod tests {
             weights in prop::collection::vec(1..4u32, 4),
             costs in prop::collection::vec(1..300u64, 300),
         ) {
-            let config = DrrConfig { quantum, weights: weights.clone() };
-            let mut order = Drr::new(&config);
+            let named = weights.iter().enumerate().map(|(n, weight)| (format!("{n}"), *weight));
+            let mut order = Drr::new(&DrrConfig { quantum, weights: named.collect() });
+            order.name_workflows(&mut |name| Workflow(name.parse().expect("a number")));
             let mut waiting: Vec<(u16, u64)> = Vec::new();
             for (n, cost) in costs.iter().enumerate().take(30) {
                 let workflow = 1 + (n % 3) as u16;

@@ -22,6 +22,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Problems;
+use crate::context::Workflow;
 use crate::request::{Request, RequestId};
 use crate::time::Instant;
 
@@ -61,6 +62,9 @@ pub trait Scheduler: fmt::Debug + Send {
     fn keeps_arrival_order(&self) -> bool {
         false
     }
+
+    /// Tells the numbers of the workflows that the parameters name.
+    fn name_workflows(&mut self, _number: &mut dyn FnMut(&str) -> Workflow) {}
 
     /// Turns by workflow number, for orders that have them; none given means all alike.
     fn set_weights(&mut self, _weights: &[u32]) {}

@@ -1,5 +1,7 @@
 //! Every order against a naive model: a list, searched from end to end for what is next.
 
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -32,7 +34,7 @@ pub(super) fn request(place: u32) -> Request {
 struct Model {
     waiting: Vec<Request>,
     empty_until: Instant,
-    deficits: std::collections::BTreeMap<u16, u64>,
+    deficits: BTreeMap<u16, u64>,
     ring: Vec<u16>,
     granted: bool,
 }
@@ -102,7 +104,7 @@ impl Model {
     fn next_in_drr(&mut self, config: &DrrConfig) -> usize {
         loop {
             let workflow = self.ring[0];
-            let weight = config.weights.get(usize::from(workflow)).copied().unwrap_or(1);
+            let weight = config.weights.get(&numeral(workflow)).copied().unwrap_or(1);
             let deficit = self.deficits.entry(workflow).or_default();
             if !std::mem::replace(&mut self.granted, true) {
                 *deficit += config.quantum * u64::from(weight);
@@ -165,6 +167,7 @@ fn op() -> impl Strategy<Value = Op> {
 /// Plays `ops` through the real order and the model.
 fn check(config: &ScheduleConfig, ops: &[Op]) -> Result<(), TestCaseError> {
     let (mut order, mut model) = (config.build(), Model::default());
+    order.name_workflows(&mut |name| Workflow(name.parse().unwrap_or(0)));
     let mut requests = Slab::default();
     let mut popped: Vec<RequestId> = Vec::new();
     let mut now = Instant::ZERO;
@@ -224,6 +227,15 @@ fn check(config: &ScheduleConfig, ops: &[Op]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+fn numeral(workflow: u16) -> String {
+    if workflow == 0 { String::new() } else { workflow.to_string() }
+}
+
+/// Weights by number, as names: that of requests without a workflow is the empty one.
+fn numbered(weights: &[u32]) -> BTreeMap<String, u32> {
+    (0..).zip(weights).map(|(n, weight)| (numeral(n), *weight)).collect()
+}
+
 proptest! {
     #[test]
     fn every_order_equals_its_model(
@@ -241,7 +253,7 @@ proptest! {
             ScheduleConfig::Sjf,
             ScheduleConfig::Srtf,
             ScheduleConfig::Lasf,
-            ScheduleConfig::Drr(DrrConfig { quantum, weights: weights.clone() }),
+            ScheduleConfig::Drr(DrrConfig { quantum, weights: numbered(&weights) }),
         ] {
             check(&config, &ops)?;
         }

@@ -134,6 +134,10 @@ pub struct SignalsConfig {
     /// what containers are limited in. Pressure is worth reading where machines are shared; lag and
     /// executor where handlers may block their runtime.
     pub read: Vec<String>,
+    /// The control group whose limits, cpu, memory and pressure are read, as `/proc/PID/cgroup` of the service names it:
+    /// for a driver in a process beside the service. Default: none, and it is the driver's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
     /// Time between two samples. Less follows faster and is noisier: cpu time of processes is counted
     /// in hundredths of a second. Default 1 s.
     pub every: Span,
@@ -151,6 +155,7 @@ impl Default for SignalsConfig {
     fn default() -> Self {
         Self {
             read: ["cpu", "memory"].map(str::to_owned).to_vec(),
+            cgroup: None,
             every: Span::from_secs(1),
             combine: Combine::Maximum,
             stale_after: Span::from_secs(10),
@@ -180,6 +185,9 @@ impl SignalsConfig {
             let known = Self::KNOWN.contains(&name.as_str());
             problems.check("read", name, known, &format!("any of {}", Self::KNOWN.join(", ")));
         }
+        let group = self.cgroup.as_deref().unwrap_or("/");
+        let fine = group.starts_with('/') && !group.split('/').any(|part| part == "..");
+        problems.check("cgroup", group, fine, "a group such as /system.slice/shop.service");
         let sane = Span::from_millis(10)..=Span::from_secs(3600);
         problems.check("every", self.every, sane.contains(&self.every), "10ms to 1h");
         let fine = self.stale_after > Span::ZERO;

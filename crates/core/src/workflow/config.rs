@@ -102,18 +102,27 @@ impl WorkflowConfig {
         problems.check("hold_limit", limit, (1..=1 << 20).contains(&limit), "1 to 1048576");
     }
 
+    /// Tells the numbers of the workflows that are named; before that, those are nobody's.
+    pub fn name_workflows(&mut self, number: &mut dyn FnMut(&str) -> Workflow) {
+        self.quantiles
+            .iter_mut()
+            .filter_map(|of| of.workflow.as_mut())
+            .for_each(|of| of.learn(number));
+        self.shares.iter_mut().for_each(|share| share.workflow.learn(number));
+    }
+
     /// The quantile over the processes of `callee` for `workflow`.
     pub fn quantile_of(&self, callee: CalleeId, workflow: Workflow) -> f64 {
         let fits = |of: &&QuantileOf| {
             of.callee.is_none_or(|number| number == callee.0)
-                && of.workflow.is_none_or(|number| number == workflow.0)
+                && of.workflow.as_ref().is_none_or(|named| named.is(workflow))
         };
         self.quantiles.iter().find(fits).map_or(&self.quantile, |of| &of.knob).value()
     }
 
     /// Weight and band of a workflow.
     pub fn share_of(&self, workflow: Workflow) -> (f64, u8) {
-        let share = self.shares.iter().find(|share| share.workflow == workflow.0);
+        let share = self.shares.iter().find(|share| share.workflow.is(workflow));
         share.map_or((1.0, 0), |share| (share.weight, share.band))
     }
 }
@@ -147,15 +156,43 @@ impl Knob {
     }
 }
 
+/// A workflow by its name, and the number that a driver has given it, if it has.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Named {
+    name: String,
+    #[serde(skip)]
+    number: Option<Workflow>,
+}
+
+impl Named {
+    fn learn(&mut self, number: &mut dyn FnMut(&str) -> Workflow) {
+        let known = number(&self.name);
+        // A name that got no number is that of nobody in particular.
+        self.number = (self.name.is_empty() || known != Workflow::NONE).then_some(known);
+    }
+
+    fn is(&self, workflow: Workflow) -> bool {
+        self.number == Some(workflow)
+    }
+}
+
+impl PartialEq for Named {
+    /// Numbers differ from driver to driver.
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
 /// A quantile for some services or workflows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct QuantileOf {
     /// Number of the service as the driver counts, all if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callee: Option<u32>,
-    /// Number of the workflow, all if absent.
+    /// Name of the workflow, all if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub workflow: Option<u16>,
+    pub workflow: Option<Named>,
     /// The quantile.
     #[serde(flatten)]
     pub knob: Knob,
@@ -165,8 +202,8 @@ pub struct QuantileOf {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShareOf {
-    /// Number of the workflow.
-    pub workflow: u16,
+    /// Name of the workflow; empty for requests without one.
+    pub workflow: Named,
     /// Twice the weight gets twice as much where it is scarce, above 0.
     #[serde(default = "one")]
     pub weight: f64,
@@ -195,8 +232,14 @@ mod tests {
     #[test]
     fn quantiles_are_found_by_service_and_workflow() {
         let text = "quantile = { q = 0.1 }\n\
-            quantiles = [{ callee = 2, workflow = 7, beta = 3.0 }, { callee = 2, q = 0.0 }]";
-        let config: WorkflowConfig = config::read(text, WorkflowConfig::validate).unwrap();
+            quantiles = [{ callee = 2, workflow = 'seven', beta = 3.0 }, { callee = 2, q = 0.0 }]";
+        let mut config: WorkflowConfig = config::read(text, WorkflowConfig::validate).unwrap();
+        assert_eq!(
+            config.quantile_of(CalleeId(2), Workflow(7)),
+            0.0,
+            "nobody has said who that is"
+        );
+        config.name_workflows(&mut |name| Workflow(if name == "seven" { 7 } else { 0 }));
         let q = |callee, workflow| config.quantile_of(CalleeId(callee), Workflow(workflow));
         assert_eq!((q(1, 7), q(2, 7), q(2, 8)), (0.1, 0.75, 0.0));
         let printed = config::print(&config);
@@ -206,7 +249,7 @@ mod tests {
     #[test]
     fn everything_wrong_is_told() {
         let text = "target = nan\nprobe = -1.0\ncores = -2.0\nperiod = '0s'\nburst = 0\n\
-            quantile = { q = 0.5, beta = 1.0 }\nshares = [{ workflow = 1, weight = -3.0 }]";
+            quantile = { q = 0.5, beta = 1.0 }\nshares = [{ workflow = 'a', weight = -3.0 }]";
         let error = config::read(text, WorkflowConfig::validate).unwrap_err();
         let mut fields: Vec<&str> = error.problems().iter().map(|p| p.field.as_str()).collect();
         fields.sort_unstable();

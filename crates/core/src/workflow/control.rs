@@ -81,6 +81,11 @@ impl RateControl {
         self.config = config.clone();
     }
 
+    /// Tells the numbers of the workflows that the parameters name.
+    pub fn name_workflows(&mut self, number: &mut dyn FnMut(&str) -> Workflow) {
+        self.config.name_workflows(number);
+    }
+
     /// The parameters in force.
     pub fn config(&self) -> &WorkflowConfig {
         &self.config

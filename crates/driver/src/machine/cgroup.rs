@@ -22,12 +22,12 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Looks them up; those that are not there are empty.
-    pub(super) fn find(roots: &Roots) -> Self {
+    /// Looks up those of this process, or of the group that is `named`; those that are not there are empty.
+    pub(super) fn find(roots: &Roots, named: Option<&str>) -> Self {
         let groups = text(&roots.proc.join("self/cgroup")).unwrap_or_default();
         let mounts = text(&roots.proc.join("self/mountinfo")).unwrap_or_default();
         let leaf = |controller: Option<&str>| {
-            let group = group_of(&groups, controller);
+            let group = named.or_else(|| group_of(&groups, controller));
             let mount = mounts.lines().filter_map(Mount::read).find(|it| it.is_of(controller));
             match (group, mount) {
                 (Some(group), Some(mount)) => upwards(roots, group, &mount),
@@ -219,7 +219,7 @@ mod tests {
             ],
         );
         let roots = tree.roots();
-        let groups = Groups::find(&roots);
+        let groups = Groups::find(&roots, None);
         assert_eq!(groups.cores(), 0.5);
         assert_eq!(groups.cpu_seconds(), Ok(7.0));
         assert_eq!(groups.memory(), Ok(0.25));

@@ -35,8 +35,11 @@ pub struct Machine {
     roots: Roots,
     groups: Groups,
     signals: Signals,
+    config: SignalsConfig,
     /// Those that are read from files and not switched off.
     probes: Vec<Probe>,
+    /// Whether they are read.
+    looks: bool,
     /// Names that were asked for, those the driver adds among them.
     wanted: Vec<String>,
     /// What is still to be told.
@@ -85,10 +88,12 @@ impl Machine {
     /// The same where files are elsewhere.
     pub fn at(roots: Roots, config: &SignalsConfig) -> Self {
         let mut machine = Self {
-            groups: Groups::find(&roots),
+            groups: Groups::find(&roots, config.cgroup.as_deref()),
             roots,
             signals: Signals::new(config),
+            config: config.clone(),
             probes: Vec::new(),
+            looks: true,
             wanted: config.read.clone(),
             warnings: Vec::new(),
             added: BTreeMap::new(),
@@ -106,9 +111,17 @@ impl Machine {
         }
     }
 
+    /// Whether files are read. Not while somebody who knows better tells: what was read before is then as good as missing.
+    pub fn look(&mut self, looks: bool) {
+        if self.looks && !looks {
+            self.signals = Signals::new(&self.config);
+        }
+        self.looks = looks;
+    }
+
     /// Reads all files. Returns the utilization, none if every signal is missing.
     pub fn sample(&mut self, now: Instant) -> Option<f64> {
-        let mut probes = std::mem::take(&mut self.probes);
+        let mut probes = if self.looks { std::mem::take(&mut self.probes) } else { Vec::new() };
         probes.retain_mut(|probe| match self.read(now, probe) {
             Ok(value) => {
                 value.into_iter().for_each(|value| self.put(now, probe.name, value));
@@ -119,7 +132,9 @@ impl Machine {
                 false
             }
         });
-        self.probes = probes;
+        if self.looks {
+            self.probes = probes;
+        }
         for (name, value) in std::mem::take(&mut self.added) {
             self.put(now, &name, value);
         }
@@ -269,6 +284,24 @@ mod tests {
         let parts: Vec<_> = machine.parts(at(1)).map(|part| part.part).collect();
         assert_eq!(parts.iter().sum::<f64>(), utilization, "the fullest decides: {parts:?}");
         assert_eq!(machine.take_warnings(), Vec::<String>::new());
+    }
+
+    /// A driver beside its service watches the service, not itself.
+    #[test]
+    fn a_group_that_is_named_is_read_instead_of_our_own() {
+        let tree = Tree::new("named", &V2);
+        tree.write("sys/fs/cgroup/kube/pod7/shop/memory.max", "1000\n");
+        tree.write("sys/fs/cgroup/kube/pod7/shop/memory.current", "300\n");
+        let own = read(&["memory"]);
+        let cgroup = Some("/kube/pod7/shop".to_owned());
+        let shop = SignalsConfig { cgroup, ..own.clone() };
+        assert_eq!(Machine::at(tree.roots(), &own).sample(at(0)), Some(0.9));
+        let mut machine = Machine::at(tree.roots(), &shop);
+        assert_eq!(machine.sample(at(0)), Some(0.3));
+        machine.look(false);
+        assert_eq!(machine.sample(at(1)), None, "somebody knows better");
+        machine.look(true);
+        assert_eq!(machine.sample(at(2)), Some(0.3));
     }
 
     #[test]

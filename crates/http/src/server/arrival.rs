@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Uri};
-use tidegate_core::{Context, Instant, Rank};
-use tidegate_driver::context;
+use tidegate_core::{Context, Instant, Rank, Sender};
+use tidegate_driver::{context, sender};
 
 use super::layer::GateLayer;
 use crate::identity;
-use crate::wire::{self, Carried};
+use crate::wire::{self, Carried, Names};
 
 /// A request without its body.
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +72,17 @@ impl Trust {
     }
 }
 
+/// Who a peer is, as far as that is known by more than its own word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Vouched {
+    /// Not at all: its address stands for it.
+    Address,
+    /// The holder of this name, say by the certificate of the connection.
+    Name(String),
+    /// One that speaks for many others, so that no claim of it is too large.
+    Gateway,
+}
+
 impl fmt::Debug for Trust {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -125,9 +136,19 @@ impl GateLayer {
     pub(super) fn ask(&self, now: Instant, head: &Head<'_>) -> Asked {
         let trusted = self.trust.trusts(head);
         let carried = Carried::of(head.headers);
-        let told = if trusted && carried.context { self.told(now, head.headers) } else { None };
+        let sender = self.sender(head);
+        let names = || self.names.of(sender);
+        let told =
+            if trusted && carried.context { self.told(now, head.headers, &names()) } else { None };
         let mut context = told
             .unwrap_or_else(|| Context { rank: self.assign(head, &carried), ..Context::default() });
+        // Whoever comes without a context, or from where nobody is believed, has the workflow that we give it.
+        if told.is_none()
+            && let Some(name) = self.workflow.as_ref().and_then(|name| name(head))
+            && name.len() <= Names::LONGEST
+        {
+            context.workflow = names().hear(now, &name);
+        }
         if trusted && carried.attempt {
             let attempt = wire::attempt_of(head.headers).unwrap_or(0);
             context.attempt = context.attempt.max(attempt);
@@ -136,6 +157,7 @@ impl GateLayer {
         for patience in timeout.into_iter().chain(self.patience) {
             context.deadline = context.deadline.min(now + patience);
         }
+        context.sender = sender;
         Asked {
             context: context::draw(context),
             trusted,
@@ -145,9 +167,22 @@ impl GateLayer {
         }
     }
 
+    fn sender(&self, head: &Head<'_>) -> Sender {
+        let (verified, limited) = (self.user_header.as_ref(), self.limit_header.as_ref());
+        let address = head.extensions.get().map(|Peer(address)| *address);
+        let mut sender =
+            identity::sender_of(head.headers, verified, self.credentials, limited, address);
+        match self.vouch.as_ref().map_or(Vouched::Address, |vouch| vouch(head)) {
+            Vouched::Address => {}
+            Vouched::Name(name) => sender.peer = sender::mark(name.as_bytes()),
+            Vouched::Gateway => sender.peer = Sender::GATEWAY,
+        }
+        sender
+    }
+
     /// The context that came along, unless it is missing or malformed.
-    fn told(&self, now: Instant, headers: &HeaderMap) -> Option<Context> {
-        let told = wire::context_of(headers, now, &self.names)?;
+    fn told(&self, now: Instant, headers: &HeaderMap, names: &Names) -> Option<Context> {
+        let told = wire::context_of(headers, now, names)?;
         if told.is_err() {
             self.counts.malformed.fetch_add(1, Ordering::Relaxed);
         }

@@ -143,7 +143,9 @@ impl Case {
 
     /// It has a slot. Lets the handler see if a cheaper answer will do.
     fn start<Q>(&mut self, slot: Slot, request: &mut Request<Q>) -> Wait {
-        if slot.degraded() {
+        let asked =
+            || self.asked.trusted && request.headers().get(wire::DEGRADE) == Some(&wire::DEGRADED);
+        if slot.degraded() || asked() {
             let pressure = Pressure { degraded: true, rank: self.asked.context.rank };
             request.extensions_mut().insert(pressure);
         }

@@ -12,7 +12,7 @@ use tidegate_core::slots::{AdaptiveConfig, SlotsConfig};
 use tidegate_driver::{SharedGate, random_seed};
 use tower_layer::Layer;
 
-use super::arrival::{Counts, Head, Trust};
+use super::arrival::{Counts, Head, Trust, Vouched};
 use super::machine::Sampler;
 use super::meter::Meter;
 use super::service::GateService;
@@ -32,6 +32,9 @@ pub struct GateLayer {
     pub(super) action: Option<Arc<ActionOf>>,
     pub(super) user_header: Option<HeaderName>,
     pub(super) credentials: bool,
+    pub(super) limit_header: Option<HeaderName>,
+    pub(super) vouch: Option<Arc<VouchOf>>,
+    pub(super) workflow: Option<Arc<WorkflowOf>>,
     pub(super) exempt: Vec<Cow<'static, str>>,
     pub(super) names: Names,
     pub(crate) streams: Arc<Streams>,
@@ -45,6 +48,12 @@ pub struct GateLayer {
 /// Names the action that a request asks for.
 pub(super) type ActionOf = dyn Fn(&Head<'_>) -> String + Send + Sync;
 
+/// Names the workflow of a request.
+pub(super) type WorkflowOf = dyn Fn(&Head<'_>) -> Option<String> + Send + Sync;
+
+/// Says who the peer of a request is.
+pub(super) type VouchOf = dyn Fn(&Head<'_>) -> Vouched + Send + Sync;
+
 impl GateLayer {
     /// A layer that asks `gate`.
     pub fn new(gate: SharedGate) -> Self {
@@ -56,6 +65,9 @@ impl GateLayer {
             action: None,
             user_header: None,
             credentials: false,
+            limit_header: None,
+            vouch: None,
+            workflow: None,
             exempt: EXEMPT.map(Cow::Borrowed).to_vec(),
             names: Names::process(),
             streams: Arc::default(),
@@ -68,7 +80,7 @@ impl GateLayer {
         layer
     }
 
-    /// Tells the gate the numbers of the workflows that its limits name. The layer does so when it is
+    /// Tells the gate the numbers of the workflows that its configuration names. The layer does so when it is
     /// made; due again after a change of the gate's configuration.
     pub fn tell_names(&self) {
         self.gate.input(|gate, _| gate.name_workflows(|name| self.names.number(name)));
@@ -119,6 +131,45 @@ impl GateLayer {
     #[must_use]
     pub fn verified_credentials(mut self) -> Self {
         self.credentials = true;
+        self
+    }
+
+    /// Names the workflow of a request that comes without a context, such as its tenant or its route: what quotas, trees,
+    /// turns (`drr`) and limits of each workflow go by. At an edge that is every request. Names that are longer than 64 bytes are
+    /// none. Default: none.
+    ///
+    /// ```
+    /// # use tidegate_http::GateLayer;
+    /// let layer = GateLayer::default().workflow(|head| match head.uri.path() {
+    ///     path if path.starts_with("/checkout") => Some("checkout".to_owned()),
+    ///     // Only where something before us has verified it.
+    ///     _ => head.headers.get("x-tenant")?.to_str().ok().map(str::to_owned),
+    /// });
+    /// # let _ = layer;
+    /// ```
+    #[must_use]
+    pub fn workflow(
+        mut self,
+        of: impl Fn(&Head<'_>) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        self.workflow = Some(Arc::new(of));
+        self
+    }
+
+    /// The header that limits with `each = "header"` go by, say the key of an API. Nothing needs to have verified it: who
+    /// changes it often has the buckets of nobody in particular.
+    #[must_use]
+    pub fn limit_header(mut self, name: HeaderName) -> Self {
+        self.limit_header = Some(name);
+        self
+    }
+
+    /// Says who the peer of a request is, where more than its address is known. What a peer says of the requests it shed
+    /// itself is believed as far as it was seen to have the demand; a gateway that speaks for many is
+    /// believed all of it. Default: the address.
+    #[must_use]
+    pub fn vouch(mut self, who: impl Fn(&Head<'_>) -> Vouched + Send + Sync + 'static) -> Self {
+        self.vouch = Some(Arc::new(who));
         self
     }
 

@@ -19,7 +19,7 @@ mod service;
 pub(crate) mod streams;
 mod turn;
 
-pub use arrival::{Head, Peer, Trust};
+pub use arrival::{Head, Peer, Trust, Vouched};
 pub use future::ResponseFuture;
 pub use layer::GateLayer;
 pub use meter::{BegunPoll, CpuClocks, Meter, Metered, SystemClocks};

@@ -48,9 +48,10 @@ pub fn read_context(field: &[u8], now: Instant, names: &Names) -> Result<Context
             work: count(&k)?,
             total_work: count(&m)?,
         },
+        sender: unset.sender,
     };
     if let Some(name) = name {
-        context.workflow = names.number(&name);
+        context.workflow = names.hear(now, &name);
     }
     Ok(context)
 }
@@ -58,7 +59,7 @@ pub fn read_context(field: &[u8], now: Instant, names: &Names) -> Result<Context
 /// Writes a context that leaves at `now`.
 pub fn write_context(context: &Context, now: Instant, names: &Names) -> HeaderValue {
     let mut writer = Writer::new();
-    let Context { rank, lot, workflow, deadline, attempt, caller, demand, sheds, progress } =
+    let Context { rank, lot, workflow, deadline, attempt, caller, demand, sheds, progress, .. } =
         *context;
     writer.numbers("r", &[rank.business().into(), rank.user().into()]);
     integer(&mut writer, "u", lot.into());
@@ -159,6 +160,7 @@ mod tests {
                     work: 1,
                     total_work: 2,
                 },
+                ..Context::default()
             }
         );
         assert_eq!(write_context(&context, NOW, &names).as_bytes(), field);
@@ -226,6 +228,7 @@ mod tests {
                     work,
                     total_work,
                 },
+                ..Context::default()
             };
             let field = write_context(&context, NOW, &names);
             prop_assert!(field.len() <= LARGEST_FIELD);

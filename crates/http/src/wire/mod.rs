@@ -39,6 +39,11 @@ pub const CONTEXT: HeaderName = HeaderName::from_static("overload-context");
 /// The response field.
 pub const FEEDBACK: HeaderName = HeaderName::from_static("overload-feedback");
 
+/// The request field by which a gate before a service asks for a cheaper answer: `?1`, or it is not there.
+pub const DEGRADE: HeaderName = HeaderName::from_static("overload-degrade");
+/// What it says.
+pub const DEGRADED: HeaderValue = HeaderValue::from_static("?1");
+
 /// Longest field that is read, in bytes, all its lines together. Ours have at most 420: two names
 /// of 64 bytes, each byte three characters, and thirty digits here and there.
 pub const LARGEST_FIELD: usize = 1024;

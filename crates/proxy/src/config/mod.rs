@@ -4,6 +4,7 @@ mod address;
 mod connections;
 mod edge;
 mod egress;
+mod means;
 mod percent;
 mod proxy;
 mod rule;
@@ -72,6 +73,7 @@ impl File {
         problems.within("proxy", |problems| self.proxy.validate(problems));
         problems.within("gate", |problems| self.gate.validate(problems));
         problems.within("caller", |problems| self.caller.validate(problems));
+        means::check(self, problems);
     }
 }
 

@@ -10,8 +10,8 @@ use tidegate_core::config::Problems;
 use tidegate_http::identity::EXEMPT;
 
 use super::{
-    Address, ConnectionsConfig, EdgeConfig, Egress, HealthConfig, Percent, Rule, Spill, TlsConfig,
-    TracesConfig,
+    Address, ConnectionsConfig, EdgeConfig, Egress, HealthConfig, Network, Percent, Rule, Spill,
+    TlsConfig, TracesConfig,
 };
 use crate::log::Log;
 
@@ -41,6 +41,21 @@ pub struct ProxyConfig {
     /// something before us has verified it. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workflow_header: Option<String>,
+    /// Header whose value has a bucket of its own under limits with `each = "header"`, such as the key of an API. Default:
+    /// none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_header: Option<String>,
+    /// Addresses of gateways that speak for many, such as `10.0.0.0/8`. What they say they shed is believed whatever
+    /// it is; of others as far as they were seen to have the demand. Only where trust is inside. Default: none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gateways: Vec<Network>,
+    /// Header or trailer of answers that says what the request cost, in seconds of cpu time. Default: none, and a request
+    /// costs the time for which it has its slot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_header: Option<String>,
+    /// Name of the same in load reports (ORCA, `request_cost` or `named_metrics` of `endpoint-load-metrics`). Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_metric: Option<String>,
     /// Whether everything that passes is work that can wait: its rank is taken to sheddable-plus,
     /// unless it is less important already. Default false.
     pub batch: bool,
@@ -138,6 +153,10 @@ impl Default for ProxyConfig {
             trust: Trust::Edge,
             user_header: None,
             workflow_header: None,
+            limit_header: None,
+            gateways: Vec::new(),
+            cost_header: None,
+            cost_metric: None,
             batch: false,
             trust_traces: false,
             secret_file: None,
@@ -209,9 +228,15 @@ impl ProxyConfig {
             let fine = word && !protocol.eq_ignore_ascii_case("h2c");
             problems.check("upgrades", protocol, fine, "the name of a protocol other than h2c");
         }
-        for (field, name) in
-            [("user_header", &self.user_header), ("workflow_header", &self.workflow_header)]
-        {
+        let gateways = self.gateways.len();
+        let fine = gateways == 0 || self.trust == Trust::Inside;
+        problems.check("gateways", gateways, fine, "only where trust is inside");
+        for (field, name) in [
+            ("user_header", &self.user_header),
+            ("workflow_header", &self.workflow_header),
+            ("limit_header", &self.limit_header),
+            ("cost_header", &self.cost_header),
+        ] {
             let Some(name) = name else { continue };
             let fine = name.parse::<http::HeaderName>().is_ok();
             problems.check(field, name, fine, "the name of a header");

@@ -103,7 +103,7 @@ pub(crate) fn heavy_hitters(gate: &Gate, names: &Names) -> Value {
             Each::Workflow => {
                 names.name(Workflow(key as u16)).unwrap_or_else(|| "(none)".to_owned())
             }
-            Each::Caller | Each::All => format!("{key:x}"),
+            _ => format!("{key:x}"),
         };
         let row = |heavy: &Heavy| json!({ "who": who(heavy.key), "asked": heavy.count, "error": heavy.error });
         let top: Vec<Value> = heavy.top().iter().take(MOST_HEAVY).map(row).collect();

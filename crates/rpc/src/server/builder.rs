@@ -1,7 +1,7 @@
 //! A server in the making: what may be set, and how it starts.
 
 use std::io;
-use std::net::ToSocketAddrs;
+use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -58,6 +58,7 @@ pub struct ServerBuilder {
     stamps: bool,
     open: usize,
     trust: bool,
+    gateways: Vec<IpAddr>,
 }
 
 impl Default for ServerBuilder {
@@ -78,6 +79,7 @@ impl Default for ServerBuilder {
             stamps: true,
             open: 4096,
             trust: true,
+            gateways: Vec::new(),
         }
     }
 }
@@ -171,6 +173,13 @@ impl ServerBuilder {
         self
     }
 
+    /// Addresses of peers that speak for many others. What they say they shed is believed whatever it is, that of others as
+    /// far as they were seen to have the demand. Default: none.
+    pub fn gateways(mut self, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
+        self.gateways = addresses.into_iter().map(|address| address.to_canonical()).collect();
+        self
+    }
+
     /// The clock that its process uses. Default: the machine's monotonic clock.
     pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
         self.clock = Box::new(clock);
@@ -241,6 +250,7 @@ impl ServerBuilder {
             connections: self.connections,
             stamps: self.stamps,
             trust: self.trust,
+            gateways: self.gateways,
         };
         let reader = Reader::new(poll, listener, settings, Arc::clone(&bounds), now)?;
         let id = gate.id();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tidegate_core::{CallerId, Context, Instant, Span};
+use tidegate_core::{CallerId, Context, Instant, Sender, Span};
 use tidegate_driver::{Names, context};
 
 use super::bounds::Bounds;
@@ -38,6 +38,8 @@ pub(super) struct Half {
     /// When that began.
     pub(super) begun: Instant,
     pub(super) caller: CallerId,
+    /// Who that is by more than its own word.
+    sender: Sender,
     /// The last call's number.
     call: Option<u64>,
     /// Whether it is on the list of those to be read, and since when.
@@ -52,13 +54,14 @@ pub(super) struct Half {
 }
 
 impl Half {
-    pub(super) fn new(conn: Arc<Conn>, now: Instant) -> Self {
+    pub(super) fn new(conn: Arc<Conn>, sender: Sender, now: Instant) -> Self {
         Self {
             conn,
             partial: Vec::new(),
             counted: 0,
             begun: now,
             caller: CallerId::UNKNOWN,
+            sender,
             call: None,
             listed: None,
             parked: false,
@@ -89,7 +92,7 @@ impl Half {
         names: &Names,
         inputs: &mut Vec<Input>,
     ) -> Result<usize, WireError> {
-        let mut used = 0;
+        let (mut used, names) = (0, &names.of(self.sender));
         while let Some((frame, length)) = Frame::read(&bytes[used..], &settings.limits)? {
             used += length;
             self.take(&frame, arrived, settings.trust, names, inputs)?;
@@ -116,6 +119,7 @@ impl Half {
                     let deadline = head.context.deadline;
                     head.context = Context { deadline, ..Context::default() };
                 }
+                head.context.sender = self.sender;
                 self.speaks_for(head.context.caller, inputs);
                 inputs.push(Input::Request(Waiting {
                     conn: Arc::clone(&self.conn),
@@ -127,7 +131,8 @@ impl Half {
                 }));
             }
             Some(Kind::Report) if trust => {
-                let context = wire::read_request(frame.fields, arrived, names)?.context;
+                let told = wire::read_request(frame.fields, arrived, names)?.context;
+                let context = Context { sender: self.sender, ..told };
                 self.speaks_for(context.caller, inputs);
                 inputs.push(Input::Report(context));
             }

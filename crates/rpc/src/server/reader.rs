@@ -10,6 +10,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,9 +18,9 @@ use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 use socket2::SockRef;
-use tidegate_core::{Instant, Span};
+use tidegate_core::{Instant, Sender, Span};
 use tidegate_driver::stamp::{self, Receiver, Stamps};
-use tidegate_driver::{Clock, Names};
+use tidegate_driver::{Clock, Names, sender};
 
 use super::bounds::Bounds;
 use super::conn::Conn;
@@ -57,6 +58,17 @@ pub(super) struct Settings {
     pub(super) stamps: bool,
     /// Whether what callers say about themselves is believed.
     pub(super) trust: bool,
+    /// Peers that speak for many.
+    pub(super) gateways: Vec<IpAddr>,
+}
+
+impl Settings {
+    /// Who sends what comes from `peer`.
+    fn sender(&self, peer: IpAddr) -> Sender {
+        let sender = sender::at(peer);
+        let is_gateway = self.gateways.contains(&peer.to_canonical());
+        if is_gateway { Sender { peer: Sender::GATEWAY, ..sender } } else { sender }
+    }
 }
 
 /// The reading half of a server.
@@ -241,8 +253,8 @@ impl Reader {
     fn accept(&mut self, now: Instant, inputs: &mut Vec<Input>) {
         let Some(listener) = &self.listener else { return };
         for _ in 0..ACCEPTS {
-            let stream = match listener.accept() {
-                Ok((stream, _)) => stream,
+            let (stream, peer) = match listener.accept() {
+                Ok(accepted) => accepted,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     self.accepting = false;
                     return;
@@ -260,7 +272,7 @@ impl Reader {
                 self.conns.push(None);
                 self.conns.len() - 1
             });
-            self.conns[token] = self.greet(stream, token, now);
+            self.conns[token] = self.greet(stream, peer.ip(), token, now);
             match self.conns[token] {
                 Some(_) => inputs.push(Input::Accepted),
                 None => self.vacant.push(token),
@@ -268,7 +280,13 @@ impl Reader {
         }
     }
 
-    fn greet(&self, mut stream: TcpStream, token: usize, now: Instant) -> Option<Half> {
+    fn greet(
+        &self,
+        mut stream: TcpStream,
+        peer: IpAddr,
+        token: usize,
+        now: Instant,
+    ) -> Option<Half> {
         // Answers leave when they are written; waiting for more is what coalescing does.
         let _ = stream.set_nodelay(true);
         let _ = watch(SockRef::from(&stream), SILENCE.min(self.settings.idle.into()));
@@ -277,7 +295,8 @@ impl Reader {
         }
         let interest = Interest::READABLE | Interest::WRITABLE;
         self.poll.registry().register(&mut stream, Token(token), interest).ok()?;
-        Some(Half::new(Arc::new(Conn::new(stream, Arc::clone(&self.bounds))), now))
+        let conn = Arc::new(Conn::new(stream, Arc::clone(&self.bounds)));
+        Some(Half::new(conn, self.settings.sender(peer), now))
     }
 
     /// One read of one connection. How long what it brought has waited.
@@ -455,6 +474,7 @@ mod tests {
                 connections: 1,
                 stamps: false,
                 trust: true,
+                gateways: Vec::new(),
             };
             let bounds = Arc::new(Bounds::for_tests(1000));
             let poll = Poll::new().unwrap();

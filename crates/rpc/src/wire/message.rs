@@ -58,7 +58,7 @@ pub fn read_request(
         match tag {
             1 => method = int32(value)?,
             2 => context.rank = Rank::from_key(int32(value)?),
-            3 => context.workflow = workflow(value, names)?,
+            3 => context.workflow = workflow(value, arrived, names)?,
             4 => context.deadline = arrived + Span::from_nanos(int(value)?),
             5 => context.attempt = u8::try_from(int(value)?).unwrap_or(u8::MAX),
             6 => context.caller = CallerId(int(value)?),
@@ -294,11 +294,11 @@ pub enum Goodbye {
     Idle = 4,
 }
 
-fn workflow(value: &[u8], names: &Names) -> Result<Workflow, WireError> {
+fn workflow(value: &[u8], now: Instant, names: &Names) -> Result<Workflow, WireError> {
     if value.len() > Names::LONGEST {
         return Ok(Workflow::NONE);
     }
-    std::str::from_utf8(value).map(|name| names.number(name)).map_err(|_| WireError::Fields)
+    std::str::from_utf8(value).map(|name| names.hear(now, name)).map_err(|_| WireError::Fields)
 }
 
 fn double(value: &[u8]) -> Result<f64, WireError> {

@@ -50,16 +50,25 @@ fn claims(runs: &Runs) -> Vec<Claim> {
     let rise =
         (1..PAIRS.len()).map(|n| at(n).drop_rate - at(n - 1).drop_rate).fold(f64::MIN, f64::max);
     vec![
-        Claim::at_least("most aggressive pair: drops", share, at(0).drop_rate, 0.01)
-            .paper("about 1.5 %"),
-        Claim::at_most("paper's best pair, 0.1 % and 2 %: drops", share, at(2).drop_rate, 0.005),
-        Claim::at_most("0.1 % and 8 %: drops", share, at(4).drop_rate, 0.001).paper("0.7 %"),
-        Claim::at_most("0.05 % and 10 %: drops", share, at(5).drop_rate, 0.001).paper("0.4 %"),
+        Claim::at_least("most aggressive pair: drops", share, at(0).drop_rate, 0.01),
+        // The paper's numbers within a factor of two. Ours are lower by more: only chance makes bursts in our model.
+        Claim::between("0.1 % and 2 %: drops", share, at(2).drop_rate, 0.0075, 0.03)
+            .paper("about 1.5 %")
+            .differs(0.0, 0.005),
+        Claim::between("0.1 % and 8 %: drops", share, at(4).drop_rate, 0.0035, 0.014)
+            .paper("0.7 %")
+            .differs(0.0, 0.001),
+        Claim::between("0.05 % and 10 %: drops", share, at(5).drop_rate, 0.002, 0.008)
+            .paper("0.4 %")
+            .differs(0.0, 0.001),
         Claim::at_most("drops rise from one pair to the next, at most", share, rise, 0.0005),
-        Claim::between("0.1 % and 8 % ÷ 0.1 % and 2 %: goodput", times, kept(4), 0.75, 0.98)
-            .paper("0.978×"),
-        Claim::between("0.05 % and 10 % ÷ 0.1 % and 2 %: goodput", times, kept(5), 0.7, 0.95)
-            .paper("0.949×"),
+        // And within two points; ours suffers more from gentle steps.
+        Claim::between("0.1 % and 8 % ÷ 0.1 % and 2 %: goodput", times, kept(4), 0.958, 0.998)
+            .paper("0.978×")
+            .differs(0.75, 0.958),
+        Claim::between("0.05 % and 10 % ÷ 0.1 % and 2 %: goodput", times, kept(5), 0.929, 0.969)
+            .paper("0.949×")
+            .differs(0.7, 0.929),
         Claim::at_least(
             "tide ÷ breakwater's best pair, goodput",
             times,

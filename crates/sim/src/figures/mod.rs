@@ -241,6 +241,9 @@ fn claim_json(claim: &Claim) -> String {
     if claim.open {
         out.raw("open", "true");
     }
+    if claim.differs {
+        out.raw("differs", "true");
+    }
     out.end()
 }
 

@@ -41,7 +41,7 @@ pub(super) fn read(
     root.table("workload", |table| {
         work = read_workload(table, folder);
         if by_tenant {
-            table.refuse_but(&["timeout", "ignoring"], BESIDE);
+            table.refuse_but(&["timeout", "ignoring", "liars"], BESIDE);
         }
         if matches!(work.spec.arrivals, Arrivals::Replay(_)) {
             table.refuse(&["ranks", "cost", "mix", "steps"], IN_A_REPLAY);
@@ -100,6 +100,7 @@ pub(super) fn read(
             slo,
             callers,
             ignoring: work.ignoring,
+            liars: work.liars,
             topology,
             network,
             workload: spec,
@@ -212,6 +213,7 @@ struct Work {
     /// Names of workflows by number.
     names: Vec<String>,
     ignoring: f64,
+    liars: f64,
     timeout: Option<Span>,
     steps: Vec<Step>,
 }
@@ -236,6 +238,7 @@ impl Default for Work {
             },
             names: vec![String::new()],
             ignoring: 0.0,
+            liars: 0.0,
             timeout: None,
             steps: Vec::new(),
         }
@@ -277,6 +280,7 @@ fn read_workload(table: &mut Reader<'_>, folder: &Path) -> Work {
         },
         names,
         ignoring: table.number("ignoring", 0.0, 0.0, 1.0),
+        liars: table.number("liars", 0.0, 0.0, 1.0),
         timeout: table.some_span("timeout"),
         steps,
     }

@@ -157,11 +157,15 @@ impl Admission for Dagor {
         self.detector.next_wakeup()
     }
 
+    fn word_holds(&self) -> Span {
+        let window = self.detector.config().window.as_nanos();
+        Span::from_nanos(window.saturating_mul(u64::from(self.config.holds)))
+    }
+
     fn feedback(&mut self, _: &mut Cx, _: &Backlog, _: CallerId, out: &mut Feedback) {
         if let Some(cursor) = self.cursor() {
             out.last = Some(cursor);
-            let window = self.detector.config().window.as_nanos();
-            out.holds = Span::from_nanos(window.saturating_mul(u64::from(self.config.holds)));
+            out.holds = self.word_holds();
         }
     }
 

@@ -473,6 +473,10 @@ impl Admission for Tide {
         true
     }
 
+    fn word_holds(&self) -> Span {
+        self.holds
+    }
+
     fn objective(&self) -> Option<Span> {
         Some(self.derived.objective)
     }

@@ -19,6 +19,10 @@ const FULL: &str = r#"
 upstreams = ["http://127.0.0.1:3000"]
 user_header = "x-user"
 workflow_header = "x-tenant"
+limit_header = "x-api-key"
+gateways = ["10.0.0.0/8"]
+cost_header = "x-cpu-seconds"
+cost_metric = "cpu"
 secret_file = "secret"
 admin_token_file = "token"
 [proxy.health]
@@ -49,14 +53,16 @@ deadline_header = "x-deadline-ms"
 [proxy.egress.caller.breaker]
 [proxy.egress.caller.ejection]
 [proxy.egress.caller.hedge]
+[gate.signals]
+cgroup = "/system.slice/shop.service"
 [gate.signals.weights]
 cpu = 1.0
 [[gate.limits]]
 limit = "rate"
 [gate.workflow]
 quantile = { q = 0.5, beta = 1.0 }
-quantiles = [{ callee = 1, workflow = 1, q = 0.5, beta = 1.0 }]
-shares = [{ workflow = 1 }]
+quantiles = [{ callee = 1, workflow = "a", q = 0.5, beta = 1.0 }]
+shares = [{ workflow = "a" }]
 [caller.breaker]
 [caller.ejection]
 [caller.hedge]
@@ -73,7 +79,8 @@ const CHOICES: [(&str, &str); 6] = [
 ];
 
 /// What the defaults of a choice leave out.
-const FILLS: [(&str, &str); 4] = [
+const FILLS: [(&str, &str); 5] = [
+    ("drr", "[gate.schedule.weights]\ngold = 1\n"),
     ("chain", "policies = [{ policy = 'open' }]\n"),
     (
         "quota",
@@ -89,7 +96,7 @@ const FILLS: [(&str, &str); 4] = [
 ];
 
 /// Tables whose names are the user's own; their values are numbers.
-const MAPS: [&str; 1] = ["gate.signals.weights"];
+const MAPS: [&str; 2] = ["gate.signals.weights", "gate.schedule.weights"];
 
 /// What is described elsewhere in the schema: where, and there.
 const SAME: [(&str, &str); 1] =

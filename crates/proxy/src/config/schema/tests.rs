@@ -217,7 +217,10 @@ fn every_configuration_in_the_book_fits_and_none_with_an_unknown_field() {
     assert!(documented.len() > 20, "only {} configurations were found", documented.len());
     let mut count = 0;
     for (page, text) in &documented {
-        assert!(File::parse(text).is_ok(), "{page}: {:?}\n{text}", File::parse(text));
+        // What only another build has the means for is refused by this one.
+        if cfg!(feature = "otel") || !text.contains("[proxy.traces]") {
+            assert!(File::parse(text).is_ok(), "{page}: {:?}\n{text}", File::parse(text));
+        }
         let value = value(text);
         assert_eq!(check(&SCHEMA, &value, ""), Ok(()), "{page}:\n{text}");
         let mut wrong = Vec::new();

@@ -1,0 +1,96 @@
+//! What a file asks for that this sidecar has no means to do: told before it starts, not found out under load.
+
+use tidegate_core::config::Problems;
+use tidegate_core::limit::{Each, LimitConfig, Unit};
+
+use super::File;
+
+/// Notes what would be accepted and do nothing, or something else than it says.
+pub(super) fn check(file: &File, problems: &mut Problems) {
+    problems.within("gate", |problems| {
+        for (at, limit) in file.gate.limits.iter().enumerate() {
+            problems.within_item("limits", at, |problems| check_limit(file, limit, problems));
+        }
+    });
+    problems.within("caller", |problems| {
+        let hedge = file.caller.hedge.is_some();
+        problems.check("hedge", "set", !hedge, "left out: a sidecar sends nothing twice");
+        let ejection = file.caller.ejection.is_some();
+        let allowed = "left out: in a sidecar [proxy.health] takes upstreams out";
+        problems.check("ejection", "set", !ejection, allowed);
+    });
+    problems.within("proxy", |problems| {
+        problems.within("traces", |problems| {
+            let fine = cfg!(feature = "otel") || file.proxy.traces.collector.is_none();
+            let allowed = "left out: this build makes no traces, build with --features otel";
+            problems.check("collector", "set", fine, allowed);
+        });
+    });
+}
+
+fn check_limit(file: &File, limit: &LimitConfig, problems: &mut Problems) {
+    let (proxy, unit) = (&file.proxy, unit_of(limit));
+    if let LimitConfig::Rate(config) = limit
+        && config.each == Each::Header
+    {
+        let fine = proxy.limit_header.is_some();
+        problems.check("each", "header", fine, "proxy.limit_header says which header");
+    }
+    // Time for which a request has its slot is no cpu time: one that sleeps would be charged for it.
+    let told = proxy.cost_header.is_some() || proxy.cost_metric.is_some();
+    let fine = unit != Unit::CpuSeconds || told;
+    let allowed = "with proxy.cost_header or proxy.cost_metric, by which the service says what its answers cost";
+    problems.check("unit", "cpu-seconds", fine, allowed);
+}
+
+fn unit_of(limit: &LimitConfig) -> Unit {
+    match limit {
+        LimitConfig::Rate(config) => config.unit,
+        LimitConfig::Quota(config) => config.unit,
+        LimitConfig::Tree(config) => config.unit,
+        LimitConfig::Window(config) => config.unit,
+        LimitConfig::Leased(config) => config.unit,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(text: &str) -> Option<String> {
+        File::parse(text).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_would_do_nothing_is_refused_with_the_reason() {
+        let rate = "[[gate.limits]]\nlimit = 'rate'\n";
+        for (text, told) in [
+            (format!("{rate}each = 'header'\n"), "gate.limits.0.each = header"),
+            (format!("{rate}unit = 'cpu-seconds'\n"), "gate.limits.0.unit = cpu-seconds"),
+            ("[[gate.limits]]\nlimit = 'window'\nunit = 'cpu-seconds'\n".to_owned(), "cost_header"),
+            ("[caller.hedge]\n".to_owned(), "a sidecar sends nothing twice"),
+            ("[caller.ejection]\n".to_owned(), "[proxy.health]"),
+        ] {
+            let problem = problem(&text).unwrap_or_else(|| panic!("{text} was accepted"));
+            assert!(problem.contains(told), "{problem}");
+        }
+        for text in [
+            format!("[proxy]\nlimit_header = 'x-api-key'\n{rate}each = 'header'\n"),
+            format!("[proxy]\ncost_header = 'x-cpu-seconds'\n{rate}unit = 'cpu-seconds'\n"),
+            format!("[proxy]\ncost_metric = 'cpu'\n{rate}unit = 'cpu-seconds'\n"),
+        ] {
+            assert_eq!(problem(&text), None, "{text}");
+        }
+    }
+
+    #[cfg(not(feature = "otel"))]
+    #[test]
+    fn traces_are_refused_in_a_build_without_them() {
+        let text = "[proxy.traces]\ncollector = 'http://127.0.0.1:4318'\n";
+        let told = problem(text).expect("no traces here");
+        assert!(
+            told.contains("proxy.traces.collector") && told.contains("--features otel"),
+            "{told}"
+        );
+    }
+}
