@@ -2,6 +2,7 @@
 //! written.
 
 #![cfg(all(feature = "nats", unix))]
+#![allow(clippy::disallowed_methods, reason = "real processes, real sockets")]
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -39,7 +39,7 @@ impl Sidecar {
         let line = line.expect("it says where");
         let after = |mark: &str| {
             let (_, rest) = line.split_once(mark).unwrap_or_else(|| panic!("{line}"));
-            let end = rest.find(|c: char| c == ' ' || c == ',' || c == '/').unwrap_or(rest.len());
+            let end = rest.find([' ', ',', '/']).unwrap_or(rest.len());
             rest[..end].trim().to_owned()
         };
         let (listen, admin) = (after("listening on "), after("admin on http://"));

@@ -4,6 +4,8 @@
 //! seen for itself: [`Sender`]. The hash is keyed by chance, once per process: nobody outside can find
 //! two names that are one, or one that is another's.
 
+#![expect(clippy::disallowed_types, reason = "a key that nobody outside may know decides nothing")]
+
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::LazyLock;

@@ -164,8 +164,12 @@ fn a_broker_that_hangs_is_left_when_its_time_is_up() {
     publisher.publish("a", "1");
     world.until("another home", |state| state["in_doubt"] == 1);
     publisher.publish("a", "2");
-    // The one in doubt may not come, and must not come after the next.
-    assert_eq!(subscriber.messages(1)[0].text(), "2");
+    // The one in doubt may come, if the broker read it before it stood still, and must not come after the next.
+    let mut next = subscriber.messages(1)[0].text();
+    if next == "1" {
+        next = subscriber.messages(1)[0].text();
+    }
+    assert_eq!(next, "2");
     world.brokers[home].signal("CONT");
     world.until("its return", |state| state["brokers"][home]["state"] == "up");
     assert_eq!(subscriber.flush(), []);

@@ -25,6 +25,7 @@ use crate::worker::Worker;
 
 /// The body of every response.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are answers")]
 pub(crate) enum ProxyBody {
     /// From the upstream.
     Answer {

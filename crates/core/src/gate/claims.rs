@@ -109,7 +109,7 @@ impl Gate {
             self.claims.window = WINDOW;
         }
         let sheds = self.claims.hear(now, context, is_request);
-        (sheds.count < context.sheds.count).then(|| Context { sheds, ..*context })
+        (sheds.count < context.sheds.count).then_some(Context { sheds, ..*context })
     }
 }
 
@@ -296,7 +296,7 @@ mod tests {
         fn go(&mut self, millis: u32, each: &[(u32, bool, u32)]) -> Vec<u64> {
             let mut believed = vec![0; each.len()];
             for _ in 0..millis {
-                self.now = self.now + Span::from_millis(1);
+                self.now += Span::from_millis(1);
                 self.claims.settle(self.now, WORD);
                 for (n, (peer, sends, count)) in each.iter().enumerate() {
                     let context = Context {
