@@ -10,11 +10,12 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tidegate_core::{Instant, Outcome, Span};
-use tidegate_driver::Slot;
+use tidegate_driver::{Abandoned, Slot};
 use tidegate_http::wire;
 
 use tokio::sync::mpsc;
 
+use crate::abandoned;
 use crate::headers;
 use crate::sideline::Probe;
 use crate::trace::Span as Traced;
@@ -86,11 +87,7 @@ impl Body for ProxyBody {
                 return events.poll_recv(cx).map(|event| event.map(|event| Ok(Frame::data(event))));
             }
         };
-        let mut frame = match (&mut *source, &mut *held) {
-            (Source::Call, Some(held)) => held.call.poll_frame(cx),
-            (Source::Call, None) => Poll::Ready(None),
-            (Source::Stream(body), _) => Pin::new(body).poll_frame(cx).map_err(io::Error::other),
-        };
+        let mut frame = source.poll_frame(held.as_mut().map(|held| &mut held.call), cx);
         if let Poll::Ready(Some(Ok(frame))) = &mut frame {
             headers::clean_trailers(frame);
             // What the service's gate says is for us, not for our clients.
@@ -123,8 +120,18 @@ impl Body for ProxyBody {
     }
 }
 
-/// What a request holds while its answer passes. Dropped before the end, because the client has
-/// gone, it is cancelled: slot and connection are given up.
+impl Drop for ProxyBody {
+    /// Before the end of an answer: its client has left.
+    fn drop(&mut self) {
+        let Self::Answer { source, held } = self else { return };
+        if let Some(held) = held.take() {
+            let begun = (std::mem::replace(source, Source::Call), held.head, held.outcome);
+            abandoned::leave(&held.worker, held.call, held.place.into_entry(), Some(begun));
+        }
+    }
+}
+
+/// What a request holds while its answer passes.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) worker: Arc<Worker>,
@@ -178,6 +185,14 @@ pub(crate) enum Place {
 type Watched = Mutex<Option<(Entry, Outcome)>>;
 
 impl Place {
+    /// What it has in the gate, for a request that ends otherwise than it should.
+    fn into_entry(self) -> Entry {
+        match self {
+            Self::Own(entry) => entry,
+            Self::Shared(shared) => lock(&shared).take().map_or(Entry::Outside, |(entry, _)| entry),
+        }
+    }
+
     fn finish(self, now: Instant, outcome: Outcome) {
         match self {
             Self::Own(entry) => entry.finish(now, outcome),
@@ -234,6 +249,34 @@ pub(crate) enum Entry {
 }
 
 impl Entry {
+    /// What is here, and from then on nothing.
+    pub(crate) fn take(&mut self) -> Self {
+        std::mem::replace(self, Self::Outside)
+    }
+
+    pub(crate) fn has_slot(&self) -> bool {
+        matches!(self, Self::Slot(..))
+    }
+
+    /// The client has left and the upstream goes on: what it holds until that has ended.
+    pub(crate) fn keep(self) -> Kept {
+        match self {
+            Self::Slot(slot, probe) => {
+                let started = slot.started();
+                Kept { slot: Some((slot.abandon(), started)), probe }
+            }
+            Self::Watched(probe) => Kept { slot: None, probe: Some(probe) },
+            Self::Outside => Kept { slot: None, probe: None },
+        }
+    }
+
+    /// The client has left, and nobody will hear when the upstream is done.
+    pub(crate) fn lose(self) {
+        if let Self::Slot(slot, _) = self {
+            slot.lose();
+        }
+    }
+
     /// The request has ended.
     pub(crate) fn finish(self, now: Instant, outcome: Outcome) {
         let probe = match self {
@@ -249,5 +292,24 @@ impl Entry {
             Self::Outside => None,
         };
         probe.into_iter().for_each(|probe| probe.end(now, outcome));
+    }
+}
+
+/// What abandoned work holds. Dropped, the upstream is done with it, or was told to be.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    /// And since when.
+    slot: Option<(Abandoned, Instant)>,
+    probe: Option<Probe>,
+}
+
+impl Kept {
+    /// The upstream has ended it, so.
+    pub(crate) fn finish(self, now: Instant, outcome: Outcome) {
+        if let Some((slot, started)) = self.slot {
+            let cost = now.since(started).max(Span::from_nanos(1));
+            slot.finish(outcome, cost.into());
+        }
+        self.probe.into_iter().for_each(|probe| probe.end(now, outcome));
     }
 }

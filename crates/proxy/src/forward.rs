@@ -158,7 +158,7 @@ async fn forward(
     peer: &Peer,
     request: &mut Request<Upload>,
     asked: &Asked,
-    entry: Entry,
+    mut entry: Entry,
     mut span: Span,
 ) -> Answer {
     let context = &asked.context;
@@ -196,7 +196,7 @@ async fn forward(
     let limit =
         (context.deadline != Instant::FAR).then(|| Duration::from(context.deadline.since(now)));
     let (head, patience) = (request.method() == Method::HEAD, settings.body_timeout.into());
-    match settings.upstreams.send(|| worker.gate.now(), request, limit).await {
+    match settings.upstreams.send(worker, request, limit, &mut entry).await {
         Ok((response, call)) => {
             sent.answered(&response);
             span.answered(call.address(), response.status());

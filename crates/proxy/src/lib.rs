@@ -21,6 +21,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "a driver reads the clock for the core")]
 
+mod abandoned;
 mod admin;
 mod body;
 pub mod config;
@@ -45,6 +46,7 @@ mod rarely;
 pub mod reference;
 mod refusals;
 mod report;
+mod resets;
 mod server;
 mod sideline;
 mod signals;

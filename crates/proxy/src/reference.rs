@@ -78,6 +78,7 @@ fn page() -> String {
         heavy: serde_json::Value::Null,
         enforce: Percent::ALL,
         draining: false,
+        when_left: crate::config::WhenLeft::GoesOn,
     };
     snapshot.prometheus()
 }

@@ -11,7 +11,7 @@ use tidegate_core::objective::Because;
 use tidegate_core::{CallerId, Criticality, Cursor, Gate, Instant, Reason, Span, Workflow};
 use tidegate_http::wire::Names;
 
-use crate::config::Percent;
+use crate::config::{Percent, WhenLeft};
 use crate::dashboard::detail::Detail;
 use crate::health::Peer;
 use crate::machine::Sample;
@@ -33,6 +33,7 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) heavy: Value,
     pub(crate) enforce: Percent,
     pub(crate) draining: bool,
+    pub(crate) when_left: WhenLeft,
     pub(crate) peers: Vec<Arc<Peer>>,
     pub(crate) sample: Sample,
     pub(crate) now: Instant,
@@ -46,6 +47,8 @@ const MOST_CALLERS: usize = 256;
 pub(crate) struct Level {
     pub(crate) slots: u32,
     pub(crate) running: u32,
+    /// Of those, the ones whose clients have left.
+    pub(crate) abandoned: usize,
     pub(crate) waiting: usize,
     pub(crate) delay: Span,
     pub(crate) predicted_wait: Span,
@@ -63,6 +66,7 @@ impl Level {
         Self {
             slots: gate.slots(),
             running: gate.running(),
+            abandoned: gate.abandoned(),
             waiting: gate.waiting(),
             delay: gate.delay(now),
             predicted_wait: gate.backlog().predicted_wait(),
@@ -108,6 +112,9 @@ impl Snapshot<'_> {
         page.histogram("tidegate_queue_seconds", help, &metrics.sojourn);
         page.gauge("tidegate_slots", "Requests that may be forwarded at once.", level.slots);
         page.gauge("tidegate_running", "Requests that have a slot.", level.running);
+        let help =
+            "Requests that have a slot although their clients have left: the service works on.";
+        page.gauge("tidegate_abandoned", help, level.abandoned);
         page.gauge("tidegate_waiting", "Requests that wait for a slot.", level.waiting);
         let help = "The delay that policies act on.";
         page.gauge("tidegate_delay_seconds", help, level.delay.as_secs_f64());
@@ -188,6 +195,8 @@ impl Snapshot<'_> {
         let mut state = json!({
             "slots": level.slots,
             "running": level.running,
+            "abandoned": level.abandoned,
+            "when_left": self.when_left.to_string(),
             "waiting": level.waiting,
             "delay_seconds": level.delay.as_secs_f64(),
             "predicted_wait_seconds": level.predicted_wait.as_secs_f64(),

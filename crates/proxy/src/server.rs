@@ -330,6 +330,7 @@ impl Shared {
             heavy: self.read(|gate| heavy_hitters(gate, &self.names)),
             enforce: self.sideline.percent(),
             draining: self.is_draining(),
+            when_left: self.file().proxy.when_left,
             peers: self.peers.all(),
             sample: self.sample.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             now,

@@ -1,12 +1,16 @@
 //! [`Upload`]: a request's body on its way to an upstream.
+//!
+//! A body that breaks off or is too slow never ends in an error while its answer is awaited: it stands still, and
+//! whoever awaits the answer is told ([`Flow`]) and ends the call. Over HTTP/2 an error would be a reset at once, and
+//! those are to be [few](crate::resets).
 
 use std::error::Error;
-use std::fmt;
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -32,17 +36,36 @@ pub(crate) struct Upload {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
+/// Why an upload does not go on.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    /// It is too slow.
+    Slow,
+    /// The client broke it off, or sent what is no body.
+    Broken(io::Error),
+}
+
 /// What is told of an upload while it is under way.
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
     /// Set whenever a piece was passed on.
     moved: AtomicBool,
-    /// Whether it was given up.
-    slow: AtomicBool,
-    /// Whether the client broke it off, or sent what is no body.
-    broken: AtomicBool,
+    /// Whether all of it was passed on.
+    done: AtomicBool,
+    /// Whether nothing more of it is to be passed on.
+    given_up: AtomicBool,
     /// Whether the answer has begun.
     answered: AtomicBool,
+    /// Whether an error would be a reset.
+    shared: AtomicBool,
+    told: Mutex<Told>,
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    trouble: Option<Trouble>,
+    /// Whoever waits for the answer.
+    waker: Option<Waker>,
 }
 
 impl Flow {
@@ -51,19 +74,47 @@ impl Flow {
         self.moved.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether it was too slow.
-    pub(crate) fn is_slow(&self) -> bool {
-        self.slow.load(Ordering::Relaxed)
+    /// Whether all of it was passed on.
+    pub(crate) fn is_done(&self) -> bool {
+        self.done.load(Ordering::Relaxed)
     }
 
-    /// Whether the client broke it off.
-    pub(crate) fn is_broken(&self) -> bool {
-        self.broken.load(Ordering::Relaxed)
+    /// Nobody is to take the rest for the end: from now on nothing is passed on.
+    pub(crate) fn give_up(&self) {
+        self.given_up.store(true, Ordering::Relaxed);
+    }
+
+    /// It goes by a connection that others have too.
+    pub(crate) fn share(&self) {
+        self.shared.store(true, Ordering::Relaxed);
     }
 
     /// The answer has begun: from now on both sides may take the time they like, as where they talk to each other.
     pub(crate) fn on_answer(&self) {
         self.answered.store(true, Ordering::Relaxed);
+    }
+
+    /// Ready once it does not go on.
+    pub(crate) fn poll_trouble(&self, cx: &mut Context<'_>) -> Poll<Trouble> {
+        let mut told = self.lock();
+        if let Some(trouble) = told.trouble.take() {
+            return Poll::Ready(trouble);
+        }
+        told.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn tell(&self, trouble: Trouble) {
+        self.give_up();
+        let mut told = self.lock();
+        told.trouble = Some(trouble);
+        let waker = told.waker.take();
+        drop(told);
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -110,26 +161,35 @@ impl Body for Upload {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(cx);
-        let Some(flow) = self.flow.clone() else { return frame.map_err(Into::into) };
-        match &frame {
-            Poll::Ready(piece) => {
-                flow.moved.store(true, Ordering::Relaxed);
-                match piece {
-                    Some(Ok(piece)) => {
-                        self.bytes += piece.data_ref().map_or(0, |data| data.len() as u64);
-                    }
-                    Some(Err(_)) => flow.broken.store(true, Ordering::Relaxed),
-                    None => {}
-                }
-            }
-            Poll::Pending if !flow.answered.load(Ordering::Relaxed) && self.is_late(cx) => {
-                flow.slow.store(true, Ordering::Relaxed);
-                return Poll::Ready(Some(Err(TooSlow.into())));
-            }
-            Poll::Pending => {}
+        let Some(flow) = self.flow.clone() else { return Poll::Ready(None) };
+        if flow.given_up.load(Ordering::Relaxed) {
+            return Poll::Pending;
         }
-        frame.map_err(Into::into)
+        match Pin::new(&mut self.body).poll_frame(cx) {
+            Poll::Ready(Some(Ok(piece))) => {
+                flow.moved.store(true, Ordering::Relaxed);
+                self.bytes += piece.data_ref().map_or(0, |data| data.len() as u64);
+                flow.done.store(self.body.is_end_stream(), Ordering::Relaxed);
+                Poll::Ready(Some(Ok(piece)))
+            }
+            Poll::Ready(None) => {
+                flow.done.store(true, Ordering::Relaxed);
+                Poll::Ready(None)
+            }
+            Poll::Ready(Some(Err(error))) => {
+                if flow.answered.load(Ordering::Relaxed) && !flow.shared.load(Ordering::Relaxed) {
+                    return Poll::Ready(Some(Err(error.into())));
+                }
+                flow.tell(Trouble::Broken(error));
+                Poll::Pending
+            }
+            Poll::Pending => {
+                if !flow.answered.load(Ordering::Relaxed) && self.is_late(cx) {
+                    flow.tell(Trouble::Slow);
+                }
+                Poll::Pending
+            }
+        }
     }
 
     fn is_end_stream(&self) -> bool {
@@ -140,15 +200,3 @@ impl Body for Upload {
         self.body.size_hint()
     }
 }
-
-/// The client did not send its request in time.
-#[derive(Debug)]
-struct TooSlow;
-
-impl fmt::Display for TooSlow {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the request did not come in time")
-    }
-}
-
-impl Error for TooSlow {}

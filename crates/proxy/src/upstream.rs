@@ -6,19 +6,20 @@
 //! HTTP/2 carries all requests of its thread.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::ops::Range;
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use std::{fmt, io, iter};
 
 use bytes::Bytes;
 use http::header::{HOST, USER_AGENT};
 use http::{Request, Response};
-use http_body::{Frame, SizeHint};
+use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use hyper::client::conn::http2;
+use hyper::client::conn::{TrySendError, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tidegate_core::balance::{Load, two_choices};
 use tidegate_core::rng::Rng;
@@ -29,19 +30,34 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
+use crate::abandoned::UnderWay;
+use crate::body::Entry;
 use crate::config::{Address, HealthConfig, ProxyConfig, Scheme, Version};
 use crate::h1::{Connection, Stream, Unanswered};
 use crate::headers;
 use crate::health::{self, Peer, Peers};
-use crate::upload::Upload;
+use crate::resets::Resets;
+use crate::upload::{Flow, Trouble, Upload};
+use crate::worker::Worker;
 
 /// A connection to send on.
 #[derive(Debug)]
 enum Sender {
     /// Takes one request at a time.
     One(Box<Connection>),
-    /// Takes any number; others have it too.
-    Two(http2::SendRequest<Upload>),
+    /// Takes any number; others have it too. With it the answer to what was begun.
+    Two(http2::SendRequest<Upload>, Option<Answering>),
+}
+
+/// The answer to a request on a connection that others have too. Dropped, the request is reset.
+struct Answering(Pin<Box<dyn Future<Output = Shared> + Send>>);
+
+type Shared = Result<Response<Incoming>, TrySendError<Request<Upload>>>;
+
+impl fmt::Debug for Answering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Answering")
+    }
 }
 
 /// Where the body of an answer comes from.
@@ -53,35 +69,54 @@ pub(crate) enum Source {
     Stream(Incoming),
 }
 
-impl Sender {
-    /// Sends a request, which stays where it is: it is large, and may have to be sent again.
-    async fn send(
+impl Source {
+    /// The next piece of the answer to `call`; none at its end.
+    pub(crate) fn poll_frame(
         &mut self,
-        request: &mut Request<Upload>,
-    ) -> Result<Response<Source>, Unanswered> {
+        call: Option<&mut Call>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         match self {
-            Self::One(connection) => {
-                connection.send(request).await.map(|response| response.map(|()| Source::Call))
-            }
-            // What is carried here is not to be carried by every request of HTTP/1.1.
-            Self::Two(sender) => Box::pin(share(sender, request)).await,
+            Self::Call => call.map_or(Poll::Ready(None), |call| call.poll_frame(cx)),
+            Self::Stream(body) => Pin::new(body).poll_frame(cx).map_err(io::Error::other),
         }
     }
 }
 
-/// Sends a request on a connection that others have too.
-async fn share(
-    sender: &mut http2::SendRequest<Upload>,
-    request: &mut Request<Upload>,
-) -> Result<Response<Source>, Unanswered> {
-    let sent = std::mem::replace(request, Request::new(Upload::empty()));
-    match sender.try_send_request(sent).await {
-        Ok(response) => Ok(response.map(Source::Stream)),
-        Err(mut error) => {
-            let unsent = error.take_message();
-            let again = unsent.is_some();
-            unsent.into_iter().for_each(|unsent| *request = unsent);
-            Err(Unanswered { error: io::Error::other(error.into_error()), again })
+impl Sender {
+    /// Begins a request, which stays where it is if nothing of it is taken: it is large.
+    fn begin(&mut self, request: &mut Request<Upload>) {
+        match self {
+            Self::One(connection) => connection.begin(request),
+            Self::Two(sender, answering) => {
+                let sent = std::mem::replace(request, Request::new(Upload::empty()));
+                if let Some(flow) = sent.body().flow() {
+                    flow.share();
+                }
+                *answering = Some(Answering(Box::pin(sender.try_send_request(sent))));
+            }
+        }
+    }
+
+    /// The head of the answer to what was begun.
+    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<Source>, Unanswered>> {
+        match self {
+            Self::One(connection) => {
+                let answer = ready!(connection.poll_answer(cx));
+                Poll::Ready(answer.map(|response| response.map(|()| Source::Call)))
+            }
+            Self::Two(_, answering) => {
+                let Some(Answering(answer)) = answering else { return Poll::Pending };
+                let answer = ready!(answer.as_mut().poll(cx));
+                *answering = None;
+                Poll::Ready(answer.map(|response| response.map(Source::Stream)).map_err(
+                    |mut error| {
+                        let unsent = error.take_message().map(Box::new);
+                        let error = io::Error::other(error.into_error());
+                        Unanswered { error, again: unsent.is_some(), unsent }
+                    },
+                ))
+            }
         }
     }
 }
@@ -182,37 +217,47 @@ impl Upstreams {
         &self.list
     }
 
+    /// Longest time for the head of an answer.
+    pub(crate) fn response_timeout(&self) -> Duration {
+        self.response_timeout
+    }
+
+    /// When an upstream counts as well.
+    pub(crate) fn health(&self) -> &HealthConfig {
+        &self.health
+    }
+
     /// Sends a request and waits for the head of its answer, at most for `limit`. Until something
-    /// of it was sent, another connection and another upstream may be tried.
+    /// of it was sent, another connection and another upstream may be tried. If nobody waits any
+    /// more, the upstream may go on, and `entry` with it.
     pub(crate) async fn send(
         &self,
-        clock: impl Fn() -> Instant,
+        worker: &Arc<Worker>,
         request: &mut Request<Upload>,
         limit: Option<Duration>,
+        entry: &mut Entry,
     ) -> Result<(Response<Source>, Call), Failure> {
         let mut failure = None;
-        let now = clock();
+        let now = worker.gate.now();
         for upstream in self.order(now) {
-            let mut call = upstream.begin(now, self.idle_timeout);
+            let mut under_way =
+                UnderWay::new(worker, entry, upstream.begin(now, self.idle_timeout));
             loop {
+                let call = under_way.call();
                 let fresh = call.sender.is_none();
-                let sender = match &mut call.sender {
-                    Some(sender) => sender,
+                if fresh {
                     // Rare, and large with all of TLS in it: not to be carried by every request.
-                    none => {
-                        match Box::pin(upstream.connect(self.connect_timeout, self.tls.as_ref()))
-                            .await
-                        {
-                            Ok(sender) => none.insert(sender),
-                            Err(error) => {
-                                failure = Some(Failure::Connect(error));
-                                break;
-                            }
+                    let connect = upstream.connect(self.connect_timeout, self.tls.as_ref());
+                    match Box::pin(connect).await {
+                        Ok(sender) => call.sender = Some(sender),
+                        Err(error) => {
+                            failure = Some(Failure::Connect(error));
+                            break;
                         }
                     }
-                };
-                match self.exchange(sender, request, limit).await {
-                    Ok(response) => return Ok((response, call)),
+                }
+                match self.exchange(call, request, limit).await {
+                    Ok(response) => return Ok((response, under_way.answered())),
                     Err((true, error)) => {
                         failure = Some(error);
                         if fresh {
@@ -220,25 +265,28 @@ impl Upstreams {
                         }
                         call.sender = upstream.lane().shared();
                     }
-                    // The call is dropped.
+                    // What it has of the request is of no use.
                     Err((false, error)) if error.is_the_clients() => return Err(error),
-                    Err((false, error)) => {
-                        let now = clock();
-                        let late = matches!(error, Failure::Late);
-                        if late {
-                            upstream.doubt(&call);
-                        }
-                        // A client that does not wait for long is no witness.
+                    Err((false, Failure::Late)) => {
+                        upstream.doubt(call);
+                        let (now, whole) = (worker.gate.now(), self.response_timeout);
                         let patience = Duration::from(now.since(call.begun));
-                        let enough = self.response_timeout.min(self.health.timeout.into());
-                        if !late || patience >= enough {
-                            call.failed(now, &self.health);
+                        if patience >= whole {
+                            under_way.answered().failed(now, &self.health);
+                        } else if patience >= whole.min(self.health.timeout.into()) {
+                            // A client that does not wait for long is no witness.
+                            upstream.peer.on_failure(now, &self.health);
+                            upstream.lane().load.on_refusal(now);
                         }
+                        return Err(Failure::Late);
+                    }
+                    Err((false, error)) => {
+                        under_way.answered().failed(worker.gate.now(), &self.health);
                         return Err(error);
                     }
                 }
             }
-            call.failed(clock(), &self.health);
+            under_way.answered().failed(worker.gate.now(), &self.health);
         }
         Err(failure.unwrap_or_else(|| Failure::Connect(io::ErrorKind::AddrNotAvailable.into())))
     }
@@ -246,26 +294,32 @@ impl Upstreams {
     /// One try, and whether another is allowed.
     async fn exchange(
         &self,
-        sender: &mut Sender,
+        call: &mut Call,
         request: &mut Request<Upload>,
         limit: Option<Duration>,
     ) -> Result<Response<Source>, (bool, Failure)> {
         let flow = request.body().flow();
-        let mut answer = pin!(sender.send(request));
+        call.begin(request);
         let wait = limit.map_or(self.response_timeout, |limit| limit.min(self.response_timeout));
         loop {
-            match timeout(wait, answer.as_mut()).await {
-                Ok(Ok(response)) => {
+            let answer = poll_fn(|cx| {
+                if let Poll::Ready(answer) = call.poll_answer(cx) {
+                    return Poll::Ready(Ok(answer));
+                }
+                let Some(flow) = &flow else { return Poll::Pending };
+                flow.poll_trouble(cx).map(Err)
+            });
+            match timeout(wait, answer).await {
+                Ok(Ok(Ok(response))) => {
                     flow.iter().for_each(|flow| flow.on_answer());
                     return Ok(response);
                 }
-                Ok(Err(Unanswered { error, again })) => {
-                    return Err(match flow {
-                        Some(flow) if flow.is_slow() => (false, Failure::Slow),
-                        Some(flow) if flow.is_broken() => (false, Failure::Client(error)),
-                        _ => (again, Failure::Broken(error)),
-                    });
+                Ok(Ok(Err(Unanswered { error, again, unsent }))) => {
+                    unsent.into_iter().for_each(|unsent| *request = *unsent);
+                    return Err((again, Failure::Broken(error)));
                 }
+                Ok(Err(Trouble::Slow)) => return Err((false, Failure::Slow)),
+                Ok(Err(Trouble::Broken(error))) => return Err((false, Failure::Client(error))),
                 // A long upload is not a slow answer, unless the request has a deadline.
                 Err(_) if limit.is_none() && flow.as_ref().is_some_and(|flow| flow.moved()) => {}
                 Err(_) => return Err((false, Failure::Late)),
@@ -368,7 +422,8 @@ pub(crate) async fn probe(
         if two {
             headers::move_to_http2(&mut request, address.scheme.is_secure()).ok()?;
         }
-        let answer = sender.send(&mut request).await.ok()?;
+        sender.begin(&mut request);
+        let answer = poll_fn(|cx| sender.poll_answer(cx)).await.ok()?;
         Some((200..400).contains(&answer.status().as_u16()))
     };
     timeout(limit, ask).await.ok().flatten().unwrap_or(false)
@@ -379,6 +434,8 @@ pub(crate) async fn probe(
 pub(crate) struct Upstream {
     peer: Arc<Peer>,
     lane: Mutex<Lane>,
+    /// Of the connection that all requests share.
+    resets: Resets,
 }
 
 /// What changes about an upstream.
@@ -396,7 +453,7 @@ struct Lane {
 impl Upstream {
     fn new(peer: Arc<Peer>, now: Instant) -> Self {
         let lane = Lane { load: Load::new(now), idle: VecDeque::new(), shared: None, answers: 0 };
-        Self { peer, lane: Mutex::new(lane) }
+        Self { peer, lane: Mutex::new(lane), resets: Resets::new(now) }
     }
 
     /// Its address, and how long its answers take.
@@ -416,7 +473,8 @@ impl Upstream {
         let answers = lane.answers;
         drop(lane);
         self.peer.on_send();
-        Call { upstream: Arc::clone(self), sender, begun: now, answers, ended: false }
+        let upstream = Arc::clone(self);
+        Call { upstream, sender, begun: now, answers, flow: None, is_sent: false, ended: false }
     }
 
     /// A call was not answered, and none since it began: whoever comes next does not share its connection. One that a firewall
@@ -465,7 +523,7 @@ impl Upstream {
         tokio::spawn(connection);
         // Of several made at once, the last is kept, and the others end with their requests.
         self.lane().shared = Some(sender.clone());
-        Ok(Sender::Two(sender))
+        Ok(Sender::Two(sender, None))
     }
 }
 
@@ -473,7 +531,7 @@ impl Lane {
     /// The connection that all share, if there is one.
     fn shared(&mut self) -> Option<Sender> {
         self.shared.take_if(|shared| shared.is_closed());
-        self.shared.clone().map(Sender::Two)
+        self.shared.clone().map(|shared| Sender::Two(shared, None))
     }
 
     fn take(&mut self, now: Instant, idle_timeout: Span) -> Option<Sender> {
@@ -502,7 +560,7 @@ impl Lane {
 }
 
 /// A request outstanding at an upstream. Dropped without a word it was given up: its connection is
-/// closed, so that the upstream learns of it.
+/// closed, or over HTTP/2 the request reset, so that the upstream learns of it.
 #[derive(Debug)]
 pub(crate) struct Call {
     upstream: Arc<Upstream>,
@@ -510,10 +568,67 @@ pub(crate) struct Call {
     begun: Instant,
     /// Answers that had come by then.
     answers: u64,
+    /// Of the body of what was begun.
+    flow: Option<Arc<Flow>>,
+    /// Whether the upstream has something of it, and has not begun to answer.
+    is_sent: bool,
     ended: bool,
 }
 
 impl Call {
+    fn begin(&mut self, request: &mut Request<Upload>) {
+        self.flow = request.body().flow();
+        self.is_sent = true;
+        self.sender.iter_mut().for_each(|sender| sender.begin(request));
+    }
+
+    /// The head of the answer.
+    pub(crate) fn poll_answer(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Response<Source>, Unanswered>> {
+        let Some(sender) = &mut self.sender else { return Poll::Pending };
+        let answer = ready!(sender.poll_answer(cx));
+        self.is_sent = false;
+        Poll::Ready(answer)
+    }
+
+    /// Whether the upstream has something of it, and has not begun to answer.
+    pub(crate) fn is_sent(&self) -> bool {
+        self.is_sent
+    }
+
+    /// Whether all of it was sent: otherwise nothing more will be.
+    pub(crate) fn is_whole(&self) -> bool {
+        match &self.sender {
+            Some(Sender::One(connection)) => !connection.is_uploading(),
+            _ => self.flow.as_ref().is_none_or(|flow| flow.is_done()),
+        }
+    }
+
+    /// Nothing more of it is to be sent.
+    pub(crate) fn give_up(&self) {
+        self.flow.iter().for_each(|flow| flow.give_up());
+    }
+
+    /// When it was begun.
+    pub(crate) fn begun(&self) -> Instant {
+        self.begun
+    }
+
+    /// Whether it can be dropped now without harm to others.
+    pub(crate) fn may_end(&self, now: Instant) -> bool {
+        !matches!(self.sender, Some(Sender::Two(..))) || self.upstream.resets.take(now)
+    }
+
+    /// For how long to wait until it can.
+    pub(crate) fn may_end_after(&self, now: Instant) -> Span {
+        match self.sender {
+            Some(Sender::Two(..)) => self.upstream.resets.book(now),
+            _ => Span::ZERO,
+        }
+    }
+
     /// The last byte of the answer is here, and its head was at `head`. Only answers count as fast
     /// or slow; a refusal makes an upstream look loaded, however quick it is.
     pub(crate) fn answered(mut self, now: Instant, head: Instant, refused: bool) {
@@ -574,7 +689,7 @@ impl Call {
     }
 
     /// No answer.
-    fn failed(mut self, now: Instant, health: &HealthConfig) {
+    pub(crate) fn failed(mut self, now: Instant, health: &HealthConfig) {
         self.ended = true;
         self.upstream.peer.on_end();
         self.upstream.peer.on_failure(now, health);

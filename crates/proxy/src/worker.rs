@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_rustls::rustls::ServerConfig;
 
 use crate::body::Streams;
-use crate::config::{ConnectionsConfig, ProxyConfig, Trust};
+use crate::config::{ConnectionsConfig, ProxyConfig, Trust, WhenLeft};
 use crate::connection;
 use crate::entry::Ranks;
 use crate::health::Peers;
@@ -84,6 +84,7 @@ pub(crate) struct Settings {
     pub(crate) upgrades: Vec<String>,
     pub(crate) header_timeout: Span,
     pub(crate) body_timeout: Span,
+    pub(crate) when_left: WhenLeft,
     pace: Pace,
     stream_after: Span,
 }
@@ -109,6 +110,7 @@ impl Settings {
             upgrades: config.upgrades.clone(),
             header_timeout,
             body_timeout,
+            when_left: config.when_left,
             pace: Pace::new(config.connections.per_second, threads, now),
             stream_after,
         }

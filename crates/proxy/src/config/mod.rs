@@ -24,7 +24,7 @@ use tidegate_core::workflow::WorkflowConfig;
 pub use address::{Address, Scheme, Version};
 pub use connections::{ConnectionsConfig, TlsConfig};
 pub use percent::Percent;
-pub use proxy::{ProxyConfig, Trust};
+pub use proxy::{ProxyConfig, Trust, WhenLeft};
 pub use rule::{Network, Rule};
 pub use traces::TracesConfig;
 pub use upstreams::{HealthConfig, Spill};

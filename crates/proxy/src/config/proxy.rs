@@ -75,6 +75,10 @@ pub struct ProxyConfig {
     /// Requests with a deadline of their own wait no longer than that. Default 30 s, by judgement:
     /// twice the 15 s of Envoy, as slow answers are the objective's business.
     pub response_timeout: Span,
+    /// What the services behind do with a request whose client has left: `goes-on`, and it keeps its slot until they have
+    /// answered; or `stops`, and it is ended at once. Stops is for services that notice and end their work: elsewhere clients
+    /// that ask and leave would fill them. Default goes-on, as most do not notice.
+    pub when_left: WhenLeft,
     /// When an answer whose body goes on counts as a stream and gives its slot back. Longer lets slow
     /// readers and streams take the slots of others; shorter lets more run at once than there are
     /// slots. Default 1 s, by judgement: far above any objective for requests that are worth gating.
@@ -133,6 +137,7 @@ impl Default for ProxyConfig {
             threads: 0,
             connect_timeout: Span::from_secs(2),
             response_timeout: Span::from_secs(30),
+            when_left: WhenLeft::GoesOn,
             stream_after: Span::from_secs(1),
             idle_timeout: Span::from_secs(4),
             header_timeout: Span::from_secs(30),
@@ -236,5 +241,25 @@ impl FromStr for Trust {
             "inside" => Ok(Self::Inside),
             _ => Err("edge or inside".to_owned()),
         }
+    }
+}
+
+/// What a service does with a request whose client has left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WhenLeft {
+    /// It works on.
+    #[default]
+    GoesOn,
+    /// It notices, and ends its work.
+    Stops,
+}
+
+impl fmt::Display for WhenLeft {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::GoesOn => "goes-on",
+            Self::Stops => "stops",
+        })
     }
 }
