@@ -51,7 +51,8 @@ fn connections_that_come_too_fast_are_closed_and_counted() {
 #[test]
 fn idle_connections_end_in_good_order() {
     let (barrier, upstream) = Upstream::held();
-    let sidecar = Sidecar::start("[proxy.connections]\nidle_timeout = '80ms'", &[upstream.address]);
+    let config = "[proxy.connections]\nidle_timeout = '80ms'\n[gate.slots]\nslots = 'fixed'\n";
+    let sidecar = Sidecar::start(config, &[upstream.address]);
     let mut busy = sidecar.client();
     busy.send("GET /slow HTTP/1.1\r\nhost: a\r\n\r\n");
     let mut idle = sidecar.client();
