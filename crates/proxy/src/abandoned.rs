@@ -47,8 +47,9 @@ impl<'a> UnderWay<'a> {
         Self { worker, entry, call: Some(call) }
     }
 
-    pub(crate) fn call(&mut self) -> &mut Call {
-        self.call.as_mut().expect("nobody asks after its end")
+    /// It, and what it has in the gate.
+    pub(crate) fn parts(&mut self) -> (&mut Call, &mut Entry) {
+        (self.call.as_mut().expect("nobody asks after its end"), self.entry)
     }
 
     /// It was answered, or never will be.
@@ -73,10 +74,13 @@ pub(crate) fn leave(
     begun: Option<(Source, Instant, Outcome)>,
 ) {
     let (settings, now) = (worker.settings(), worker.gate.now());
-    call.give_up();
-    let whole = call.is_whole();
-    let stops = settings.when_left == WhenLeft::Stops;
-    if (stops || !whole || !entry.has_slot()) && call.may_end(now) {
+    let (whole, stops) = (call.is_whole(), settings.when_left == WhenLeft::Stops);
+    // Without a slot it waits for one, or is none of the gate's.
+    let over = !whole || !entry.has_slot();
+    if over {
+        call.give_up();
+    }
+    if (stops || over) && call.may_end(now) {
         return if whole { drop(entry.keep()) } else { entry.lose() };
     }
     // Without a runtime this is the end of the process, and of everything.
@@ -87,7 +91,7 @@ pub(crate) fn leave(
     runtime.spawn(async move {
         let worker = &*worker;
         match begun {
-            _ if !whole => end(worker, call, kept).await,
+            _ if over => end(worker, call, kept).await,
             Some((source, head, outcome)) => rest(worker, call, source, head, outcome, kept).await,
             None => answer(worker, call, kept, left).await,
         }

@@ -9,8 +9,8 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use tidegate_core::{Instant, Outcome, Span};
-use tidegate_driver::{Abandoned, Slot};
+use tidegate_core::{Instant, Outcome, Progress, Span};
+use tidegate_driver::{Abandoned, Paused, Slot, Ticket};
 use tidegate_http::wire;
 
 use tokio::sync::mpsc;
@@ -242,6 +242,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) enum Entry {
     /// It has a slot; a probe too while models are played.
     Slot(Slot, Option<Probe>),
+    /// It had one, and waits for its body.
+    Paused(Paused, Option<Probe>),
     /// Nothing holds it: what the gate decides is not enforced for it.
     Watched(Probe),
     /// The gate was not asked.
@@ -258,6 +260,30 @@ impl Entry {
         matches!(self, Self::Slot(..))
     }
 
+    /// Its body is not there: it gives back its slot.
+    pub(crate) fn pause(&mut self) {
+        *self = match self.take() {
+            Self::Slot(slot, probe) => Self::Paused(slot.pause(), probe),
+            other => other,
+        };
+    }
+
+    /// Its body is there again: it waits for a slot, and then [goes on](Self::go_on).
+    pub(crate) fn resume(&mut self, progress: Progress) -> Option<Ticket> {
+        let Self::Paused(paused, probe) = self.take() else { return None };
+        *self = probe.map_or(Self::Outside, Self::Watched);
+        Some(paused.resume(progress))
+    }
+
+    /// It has a slot again.
+    pub(crate) fn go_on(&mut self, slot: Slot) {
+        let probe = match self.take() {
+            Self::Watched(probe) => Some(probe),
+            _ => None,
+        };
+        *self = Self::Slot(slot, probe);
+    }
+
     /// The client has left and the upstream goes on: what it holds until that has ended.
     pub(crate) fn keep(self) -> Kept {
         match self {
@@ -266,7 +292,7 @@ impl Entry {
                 Kept { slot: Some((slot.abandon(), started)), probe }
             }
             Self::Watched(probe) => Kept { slot: None, probe: Some(probe) },
-            Self::Outside => Kept { slot: None, probe: None },
+            Self::Paused(..) | Self::Outside => Kept { slot: None, probe: None },
         }
     }
 
@@ -286,6 +312,10 @@ impl Entry {
                 } else {
                     slot.fail();
                 }
+                probe
+            }
+            Self::Paused(paused, probe) => {
+                paused.finish(outcome);
                 probe
             }
             Self::Watched(probe) => Some(probe),

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CONNECTION, CONTENT_TYPE};
+use http::header::{CONNECTION, CONTENT_TYPE, EXPECT, UPGRADE};
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body;
 use hyper_util::rt::TokioIo;
@@ -20,6 +20,7 @@ use crate::body::{Entry, Held, Place, ProxyBody};
 use crate::config::{self, Percent, Trust};
 use crate::headers::{self, Peer};
 use crate::inbound::Inbound;
+use crate::metrics::Counters;
 use crate::trace::Span;
 use crate::upload::Upload;
 use crate::upstream::{Call, Failure, Source};
@@ -50,7 +51,8 @@ pub(crate) async fn serve(worker: &Arc<Worker>, peer: &Peer, request: Request<In
     let settings = worker.settings();
     let patience = settings.body_timeout.into();
     // From here on it stays where it is: it is large.
-    let mut request = request.map(|body| Upload::new(body, patience));
+    let grpc = wire::is_grpc(request.headers());
+    let mut request = request.map(|body| Upload::new(body, patience, grpc));
     let now = worker.gate.now();
     let asked = ask(worker, &settings, &request, peer, now);
     let mut span = settings.traces.begin(&mut request, &asked.context);
@@ -58,12 +60,17 @@ pub(crate) async fn serve(worker: &Arc<Worker>, peer: &Peer, request: Request<In
         span.passed();
         return forward(worker, &settings, peer, &mut request, &asked, Entry::Outside, span).await;
     }
-    let entry = match enter(worker, now, &asked).await {
+    let entry = match admit(worker, &settings, peer, &mut request, &asked, now).await {
         Ok(entry) => entry,
-        Err(rejection) => {
+        Err(Failure::Refused(rejection)) => {
             span.refused(&rejection);
             spare::time().await;
             let answer = refuse(worker, &settings, &rejection, &asked);
+            span.failed(answer.status());
+            return answer;
+        }
+        Err(failure) => {
+            let answer = fail(worker, &failure);
             span.failed(answer.status());
             return answer;
         }
@@ -115,6 +122,44 @@ fn ask(
     let length = request.body().size_hint().upper();
     let long = request.version() <= Version::HTTP_11 && length.is_none_or(|it| it > SHORT_BODY);
     Asked { context: context::draw(context), listens, named, grpc: wire::is_grpc(headers), long }
+}
+
+/// Waits for a slot, and before that for as much of the body as is worth one. A client that waits for our word before it
+/// sends any (`Expect`) has it with a slot, which it then gives back until its body is there.
+async fn admit(
+    worker: &Worker,
+    settings: &Settings,
+    peer: &Peer,
+    request: &mut Request<Upload>,
+    asked: &Asked,
+    now: Instant,
+) -> Result<Entry, Failure> {
+    let enforced = worker.sideline.percent() == Percent::ALL;
+    if !enforced || request.body().flow().is_none() || request.headers().contains_key(UPGRADE) {
+        return enter(worker, now, asked).await.map_err(Failure::Refused);
+    }
+    let expects = request.headers().contains_key(EXPECT);
+    let mut entry = Entry::Outside;
+    if expects {
+        entry = enter(worker, now, asked).await.map_err(Failure::Refused)?;
+        entry.pause();
+    }
+    // Most bodies are there, and need no timer.
+    let body = request.body_mut();
+    Box::pin(async {
+        let Counters { uploads, turns, .. } = &*worker.counters;
+        body.begin(turns, peer.ip, || uploads.take(peer.ip, settings.places)).await?;
+        body.part().await
+    })
+    .await
+    .map_err(Failure::of)?;
+    if !expects {
+        return enter(worker, worker.gate.now(), asked).await.map_err(Failure::Refused);
+    }
+    if let Some(ticket) = entry.resume(asked.context.progress) {
+        entry.go_on(ticket.await.map_err(Failure::Refused)?);
+    }
+    Ok(entry)
 }
 
 /// Waits for a slot. Where the gate is not fully enforced nothing waits, and what its model refuses
@@ -196,7 +241,8 @@ async fn forward(
     let limit =
         (context.deadline != Instant::FAR).then(|| Duration::from(context.deadline.since(now)));
     let (head, patience) = (request.method() == Method::HEAD, settings.body_timeout.into());
-    match settings.upstreams.send(worker, request, limit, &mut entry).await {
+    let sent_to = settings.upstreams.send(worker, request, limit, context.progress, &mut entry);
+    match sent_to.await {
         Ok((response, call)) => {
             sent.answered(&response);
             span.answered(call.address(), response.status());
@@ -213,7 +259,10 @@ async fn forward(
             if !failure.is_the_clients() {
                 entry.finish(worker.gate.now(), Outcome::Fail);
             }
-            let answer = fail(worker, &failure);
+            let answer = match &failure {
+                Failure::Refused(rejection) => refuse(worker, settings, rejection, asked),
+                _ => fail(worker, &failure),
+            };
             span.failed(answer.status());
             answer
         }
@@ -309,6 +358,9 @@ fn fail(worker: &Worker, failure: &Failure) -> Answer {
         Failure::Late => (StatusCode::GATEWAY_TIMEOUT, &worker.counters.late),
         Failure::Slow => (StatusCode::REQUEST_TIMEOUT, &worker.counters.slow_clients),
         Failure::Client(_) => (StatusCode::BAD_REQUEST, &worker.counters.broken_uploads),
+        Failure::Lack(_) | Failure::Refused(_) => {
+            (StatusCode::SERVICE_UNAVAILABLE, &worker.counters.too_many_waiting)
+        }
     };
     counter.add(1);
     plain(status, format!("{failure}\n"))

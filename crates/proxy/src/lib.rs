@@ -42,6 +42,7 @@ mod model;
 mod operate;
 mod orca;
 mod outbound;
+mod places;
 mod rarely;
 pub mod reference;
 mod refusals;

@@ -1,9 +1,12 @@
 //! Numbers about what happened: counted from the gate's events and by the workers.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_core::event::Event;
 use tidegate_core::{Criticality, Outcome, Rank, Reason, Span};
+
+use crate::places::{Places, Turns};
 
 /// How many bands there are.
 pub(crate) const BANDS: usize = Criticality::ALL.len();
@@ -137,6 +140,8 @@ pub(crate) struct Counters {
     pub(crate) slow_clients: Counter,
     /// Requests that their clients broke off while they were sent.
     pub(crate) broken_uploads: Counter,
+    /// Requests that were turned away because too many hold no slot.
+    pub(crate) too_many_waiting: Counter,
     /// Client connections on which no TLS came about.
     pub(crate) tls_failures: Counter,
     /// Client connections open.
@@ -155,6 +160,10 @@ pub(crate) struct Counters {
     pub(crate) reloads: Counter,
     /// Reloads that were refused because the file was wrong.
     pub(crate) bad_reloads: Counter,
+    /// Requests whose bodies are not there.
+    pub(crate) uploads: Arc<Places>,
+    /// And whose turn it is.
+    pub(crate) turns: Arc<Turns>,
     jitters: Counter,
 }
 

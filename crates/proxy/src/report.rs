@@ -148,6 +148,8 @@ impl Snapshot<'_> {
         page.gauge("tidegate_connections", help, counters.connections.get());
         let help = "Connections that have changed their protocol.";
         page.gauge("tidegate_tunnels", help, counters.tunnels.get());
+        let help = "Requests whose bodies are not there.";
+        page.gauge("tidegate_unfinished_uploads", help, counters.uploads.taken());
         for (name, help, count) in plain_counters(counters, metrics) {
             page.head(&format!("tidegate_{name}_total"), "counter", help);
             page.line(&[], count);
@@ -211,6 +213,7 @@ impl Snapshot<'_> {
             "queue_seconds": histogram(&metrics.sojourn),
             "connections": counters.connections.get(),
             "tunnels": counters.tunnels.get(),
+            "unfinished_uploads": counters.uploads.taken(),
             "upstream_failures": failures,
             "upstreams": self.peers.iter().map(|peer| self.upstream(peer)).collect::<Vec<_>>(),
         });
@@ -253,7 +256,7 @@ impl Snapshot<'_> {
 fn plain_counters(
     counters: &Counters,
     metrics: &Metrics,
-) -> [(&'static str, &'static str, u64); 11] {
+) -> [(&'static str, &'static str, u64); 12] {
     [
         ("connections_accepted", "Client connections accepted.", counters.accepted.get()),
         ("accept_failures", "Accepts that failed.", counters.accept_failures.get()),
@@ -268,6 +271,11 @@ fn plain_counters(
             "broken_uploads",
             "Requests whose clients broke off, or sent what is no HTTP, within the body.",
             counters.broken_uploads.get(),
+        ),
+        (
+            "without_place",
+            "Requests turned away: too many that hold no slot, in all or of one address.",
+            counters.too_many_waiting.get(),
         ),
         ("tls_failures", "Client connections without TLS.", counters.tls_failures.get()),
         ("malformed_contexts", "Contexts that could not be read.", counters.malformed.get()),

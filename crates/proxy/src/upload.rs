@@ -1,12 +1,24 @@
 //! [`Upload`]: a request's body on its way to an upstream.
 //!
+//! A slot is for work, and who waits for a body does none. So:
+//!
+//! 1. Before a request asks for a slot, a *part* of its body is awaited: all of it, or [`PART`] bytes. Of a body of
+//!    unknown length whoever sends it may wait for an answer first, so after [`STREAM`] what there is is enough; but
+//!    one address has only so many of these a second ([`Turns`]). A message of gRPC is enough, too.
+//! 2. While it has its slot, a body that stands still for [`STILL`] before it is answered gives it back: it is
+//!    *parked*, and nothing more is passed on. With its next part it asks for a slot again.
+//! 3. Every part, or the next piece of a body of unknown length, has `patience` to come. What is announced decides how
+//!    fast that is: a few bytes from a slow sensor may take all of that time.
+//!
 //! A body that breaks off or is too slow never ends in an error while its answer is awaited: it stands still, and
-//! whoever awaits the answer is told ([`Flow`]) and ends the call. Over HTTP/2 an error would be a reset at once, and
+//! whoever awaits the answer is told ([`News`]) and ends the call. Over HTTP/2 an error would be a reset at once, and
 //! those are to be [few](crate::resets).
 
+use std::collections::VecDeque;
 use std::error::Error;
-use std::future::Future;
+use std::future::poll_fn;
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,68 +30,118 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::inbound::Inbound;
+use crate::places::{Lack, Place, Turns};
 
-/// Bytes per second that an upload must have on the whole, apart from the time it has anyway: what
-/// the slowest modem had. Who is slower holds a slot to no use.
-const SLOWEST: u64 = 1_000;
+/// Bytes that are enough to work on.
+const PART: usize = 64 * 1024;
+/// Longest time to wait for them where the client may be waiting for us.
+const STREAM: Duration = Duration::from_millis(50);
+/// How long a body may stand still while it holds a slot.
+const STILL: Duration = Duration::from_millis(10);
+/// Bytes before a message of gRPC: whether it is compressed, and its length.
+const MESSAGE: usize = 5;
 
-/// A body that may be as long as it likes, but not as slow until it is answered.
+/// A body that may be as long as it likes.
 #[derive(Debug)]
 pub(crate) struct Upload {
     body: Inbound,
     /// None where there is nothing to pass on.
-    flow: Option<Arc<Flow>>,
-    patience: Duration,
-    begun: Option<Instant>,
-    bytes: u64,
-    /// Set while something is awaited.
-    timer: Option<Pin<Box<Sleep>>>,
+    rest: Option<Box<Rest>>,
 }
 
-/// Why an upload does not go on.
+/// What is known of a body that is not passed on whole.
 #[derive(Debug)]
-pub(crate) enum Trouble {
+struct Rest {
+    flow: Arc<Flow>,
+    patience: Duration,
+    /// Whether its client has said how long it is.
+    announced: bool,
+    /// Whether it consists of messages of gRPC.
+    grpc: bool,
+    /// Pieces that were read and not passed on, and how long they are.
+    held: VecDeque<Frame<Bytes>>,
+    bytes: usize,
+    /// Whether the end was read.
+    ended: bool,
+    /// Since when more is awaited.
+    since: Option<Instant>,
+    /// When what there is is enough, once that is known.
+    turn: Option<Instant>,
+    timer: Option<Pin<Box<Sleep>>>,
+    phase: Phase,
+    /// Who is to take turns with whom.
+    turns: Option<(Arc<Turns>, IpAddr)>,
+    /// While it is not whole.
+    place: Option<Place>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// It is passed on.
+    Passes,
+    /// It waits for its next part.
+    Parked,
+    /// That is there, and a slot was asked for.
+    Asks,
+}
+
+/// What there is to tell of an upload before it is answered.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// It stands still: it needs no slot.
+    Still,
+    /// It goes on as soon as it has a slot.
+    Again,
     /// It is too slow.
     Slow,
     /// The client broke it off, or sent what is no body.
     Broken(io::Error),
+    /// There are too many that are not whole.
+    Lack(Lack),
 }
 
-/// What is told of an upload while it is under way.
+/// Between an upload and whoever awaits the answer.
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
     /// Set whenever a piece was passed on.
     moved: AtomicBool,
-    /// Whether all of it was passed on.
-    done: AtomicBool,
+    /// Whether all of it is here.
+    whole: AtomicBool,
     /// Whether nothing more of it is to be passed on.
     given_up: AtomicBool,
     /// Whether the answer has begun.
     answered: AtomicBool,
     /// Whether an error would be a reset.
     shared: AtomicBool,
+    /// Whether it has a slot.
+    has_slot: AtomicBool,
+    /// Whether it has given one back.
+    parked: AtomicBool,
     told: Mutex<Told>,
 }
 
 #[derive(Debug, Default)]
 struct Told {
-    trouble: Option<Trouble>,
+    news: VecDeque<News>,
     /// Whoever waits for the answer.
     waker: Option<Waker>,
+    /// Whoever passes the body on, while it waits for a slot.
+    upload: Option<Waker>,
 }
 
 impl Flow {
-    /// Whether anything was passed on since the last call.
-    pub(crate) fn moved(&self) -> bool {
-        self.moved.swap(false, Ordering::Relaxed)
+    /// Whether it is not the upstream that is awaited: the body, or that something was passed on since the last call.
+    pub(crate) fn moves(&self) -> bool {
+        let parked = self.parked.load(Ordering::Relaxed);
+        self.moved.swap(false, Ordering::Relaxed) || parked
     }
 
-    /// Whether all of it was passed on.
-    pub(crate) fn is_done(&self) -> bool {
-        self.done.load(Ordering::Relaxed)
+    /// Whether all of it is here, if not passed on.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.whole.load(Ordering::Relaxed)
     }
 
-    /// Nobody is to take the rest for the end: from now on nothing is passed on.
+    /// Nobody is to take what is there for all of it: from now on nothing is passed on.
     pub(crate) fn give_up(&self) {
         self.given_up.store(true, Ordering::Relaxed);
     }
@@ -89,28 +151,43 @@ impl Flow {
         self.shared.store(true, Ordering::Relaxed);
     }
 
+    /// Whether it has a slot, which it is to give back if it stands still.
+    pub(crate) fn hold_slot(&self, has_slot: bool) {
+        self.has_slot.store(has_slot, Ordering::Relaxed);
+        self.parked.store(false, Ordering::Relaxed);
+        if has_slot {
+            let waker = self.lock().upload.take();
+            waker.into_iter().for_each(Waker::wake);
+        }
+    }
+
     /// The answer has begun: from now on both sides may take the time they like, as where they talk to each other.
     pub(crate) fn on_answer(&self) {
         self.answered.store(true, Ordering::Relaxed);
+        let waker = self.lock().upload.take();
+        waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Ready once it does not go on.
-    pub(crate) fn poll_trouble(&self, cx: &mut Context<'_>) -> Poll<Trouble> {
+    /// The next thing to tell.
+    pub(crate) fn poll_news(&self, cx: &mut Context<'_>) -> Poll<News> {
         let mut told = self.lock();
-        if let Some(trouble) = told.trouble.take() {
-            return Poll::Ready(trouble);
+        if let Some(news) = told.news.pop_front() {
+            return Poll::Ready(news);
         }
         told.waker = Some(cx.waker().clone());
         Poll::Pending
     }
 
-    fn tell(&self, trouble: Trouble) {
-        self.give_up();
+    fn tell(&self, news: News) {
         let mut told = self.lock();
-        told.trouble = Some(trouble);
+        told.news.push_back(news);
         let waker = told.waker.take();
         drop(told);
         waker.into_iter().for_each(Waker::wake);
+    }
+
+    fn is(&self, what: &AtomicBool) -> bool {
+        what.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, Told> {
@@ -119,37 +196,217 @@ impl Flow {
 }
 
 impl Upload {
-    /// A body that may take `patience` and a second for every thousand bytes.
-    pub(crate) fn new(body: Inbound, patience: Duration) -> Self {
-        let flow = (!body.is_end_stream()).then(Arc::default);
-        Self { body, flow, patience, begun: None, bytes: 0, timer: None }
+    /// A body of which every part may take `patience`.
+    pub(crate) fn new(body: Inbound, patience: Duration, grpc: bool) -> Self {
+        let rest = (!body.is_end_stream()).then(|| {
+            Box::new(Rest {
+                flow: Arc::default(),
+                patience,
+                announced: body.size_hint().exact().is_some(),
+                grpc,
+                held: VecDeque::new(),
+                bytes: 0,
+                ended: false,
+                since: None,
+                turn: None,
+                timer: None,
+                phase: Phase::Passes,
+                turns: None,
+                place: None,
+            })
+        });
+        Self { body, rest }
     }
 
     /// Nothing.
     pub(crate) fn empty() -> Self {
-        let patience = Duration::ZERO;
-        Self { body: Inbound::Nothing, flow: None, patience, begun: None, bytes: 0, timer: None }
+        Self { body: Inbound::Nothing, rest: None }
     }
 
     /// What is told of it.
     pub(crate) fn flow(&self) -> Option<Arc<Flow>> {
-        self.flow.clone()
+        self.rest.as_ref().map(|rest| Arc::clone(&rest.flow))
     }
 
-    /// When it must have come further.
-    fn due(&mut self) -> Instant {
-        let begun = *self.begun.get_or_insert_with(Instant::now);
-        begun + self.patience + Duration::from_millis(self.bytes * 1_000 / SLOWEST)
+    /// Reads what is there. Where that is not all, it takes a place until all of it is.
+    pub(crate) async fn begin(
+        &mut self,
+        turns: &Arc<Turns>,
+        address: IpAddr,
+        place: impl FnOnce() -> Result<Place, Lack>,
+    ) -> Result<(), News> {
+        let Self { body, rest: Some(rest) } = self else { return Ok(()) };
+        let Poll::Ready(Err(trouble)) = rest.poll_once(body).await else {
+            if !rest.ended {
+                rest.turns = Some((Arc::clone(turns), address));
+                rest.place = Some(place().map_err(News::Lack)?);
+            }
+            return Ok(());
+        };
+        Err(trouble)
     }
 
-    /// Whether time is up. Otherwise the task is woken when it will be.
-    fn is_late(&mut self, cx: &mut Context<'_>) -> bool {
-        let due = self.due();
+    /// Awaits a part that is enough to work on.
+    pub(crate) async fn part(&mut self) -> Result<(), News> {
+        let Self { body, rest: Some(rest) } = self else { return Ok(()) };
+        poll_fn(|cx| rest.poll_part(body, cx)).await
+    }
+}
+
+impl Rest {
+    async fn poll_once(&mut self, body: &mut Inbound) -> Poll<Result<(), News>> {
+        poll_fn(|cx| Poll::Ready(self.poll_part(body, cx))).await
+    }
+
+    /// Reads on until there is enough to work on.
+    fn poll_part(&mut self, body: &mut Inbound, cx: &mut Context<'_>) -> Poll<Result<(), News>> {
+        while !self.is_enough() {
+            match Pin::new(&mut *body).poll_frame(cx) {
+                Poll::Ready(Some(Ok(piece))) => {
+                    self.bytes += piece.data_ref().map_or(0, Bytes::len);
+                    self.held.push_back(piece);
+                    self.note_end(body.is_end_stream());
+                    if !self.announced {
+                        self.since = None;
+                    }
+                }
+                Poll::Ready(None) => self.note_end(true),
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(News::Broken(error))),
+                Poll::Pending => {
+                    let now = Instant::now();
+                    let since = *self.since.get_or_insert(now);
+                    let late = since + self.patience;
+                    let due = self.turn_after(since, now).map_or(late, |turn| turn.min(late));
+                    if !self.poll_timer(due, cx) {
+                        return Poll::Pending;
+                    }
+                    if now >= late {
+                        return Poll::Ready(Err(News::Slow));
+                    }
+                    if self.turn.is_some_and(|turn| turn <= now) {
+                        break;
+                    }
+                }
+            }
+        }
+        (self.since, self.turn, self.timer) = (None, None, None);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Whether there is enough to work on, however long it took.
+    fn is_enough(&self) -> bool {
+        self.ended || self.bytes >= PART || self.grpc && self.has_message()
+    }
+
+    /// Whether a whole message of gRPC is there.
+    fn has_message(&self) -> bool {
+        let bytes = self.held.iter().filter_map(Frame::data_ref).flatten();
+        let mut head = [0; MESSAGE];
+        let read = head.iter_mut().zip(bytes).map(|(to, from)| *to = *from).count();
+        let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+        read == MESSAGE && self.bytes >= MESSAGE + length
+    }
+
+    fn note_end(&mut self, ended: bool) {
+        self.ended = ended;
+        if ended {
+            self.flow.whole.store(true, Ordering::Relaxed);
+            self.place = None;
+        }
+    }
+
+    /// When what there is is enough for a body of unknown length, that waits since then.
+    fn turn_after(&mut self, since: Instant, now: Instant) -> Option<Instant> {
+        let (turns, address) = self.turns.as_ref().filter(|_| !self.announced)?;
+        // What is parked has been sent the beginning already.
+        if self.phase == Phase::Parked && self.held.is_empty() {
+            return None;
+        }
+        if self.turn.is_none() && now >= since + STREAM {
+            self.turn = Some(now + turns.book(*address, now));
+        }
+        Some(self.turn.unwrap_or(since + STREAM))
+    }
+
+    /// Whether it is `due`. Otherwise the task is woken when it is.
+    fn poll_timer(&mut self, due: Instant, cx: &mut Context<'_>) -> bool {
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due)));
         if timer.deadline() != due {
             timer.as_mut().reset(due);
         }
         timer.as_mut().poll(cx).is_ready()
+    }
+
+    /// The next piece, if it may be passed on.
+    fn poll_next(
+        &mut self,
+        body: &mut Inbound,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let flow = Arc::clone(&self.flow);
+        if self.phase != Phase::Passes {
+            if !flow.is(&flow.has_slot) && !flow.is(&flow.answered) {
+                self.poll_parked(body, cx);
+                return Poll::Pending;
+            }
+            (self.phase, self.since, self.timer) = (Phase::Passes, None, None);
+        }
+        if let Some(piece) = self.held.pop_front() {
+            self.bytes -= piece.data_ref().map_or(0, Bytes::len);
+            return Poll::Ready(Some(Ok(piece)));
+        }
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let piece = Pin::new(&mut *body).poll_frame(cx);
+        match &piece {
+            Poll::Ready(Some(Err(_))) => {}
+            Poll::Ready(piece) => {
+                self.note_end(piece.is_none() || body.is_end_stream());
+                self.since = None;
+            }
+            Poll::Pending if flow.is(&flow.answered) => {}
+            Poll::Pending => {
+                let now = Instant::now();
+                let since = *self.since.get_or_insert(now);
+                let parks = flow.is(&flow.has_slot);
+                let patience = if parks { STILL } else { self.patience };
+                if !self.poll_timer(since + patience, cx) {
+                    return Poll::Pending;
+                }
+                if parks {
+                    flow.has_slot.store(false, Ordering::Relaxed);
+                    flow.parked.store(true, Ordering::Relaxed);
+                    flow.tell(News::Still);
+                    self.phase = Phase::Parked;
+                    self.poll_parked(body, cx);
+                } else {
+                    flow.give_up();
+                    flow.tell(News::Slow);
+                }
+            }
+        }
+        piece
+    }
+
+    /// Without a slot: waits for the next part, and then for a slot.
+    fn poll_parked(&mut self, body: &mut Inbound, cx: &mut Context<'_>) {
+        let flow = Arc::clone(&self.flow);
+        flow.lock().upload = Some(cx.waker().clone());
+        if self.phase == Phase::Asks {
+            return;
+        }
+        match self.poll_part(body, cx) {
+            Poll::Pending => {}
+            Poll::Ready(Ok(())) => {
+                self.phase = Phase::Asks;
+                flow.tell(News::Again);
+            }
+            Poll::Ready(Err(trouble)) => {
+                flow.give_up();
+                flow.tell(trouble);
+            }
+        }
     }
 }
 
@@ -158,45 +415,44 @@ impl Body for Upload {
     type Error = Box<dyn Error + Send + Sync>;
 
     fn poll_frame(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let Some(flow) = self.flow.clone() else { return Poll::Ready(None) };
-        if flow.given_up.load(Ordering::Relaxed) {
+        let Self { body, rest: Some(rest) } = self.get_mut() else { return Poll::Ready(None) };
+        let flow = Arc::clone(&rest.flow);
+        if flow.is(&flow.given_up) {
             return Poll::Pending;
         }
-        match Pin::new(&mut self.body).poll_frame(cx) {
-            Poll::Ready(Some(Ok(piece))) => {
-                flow.moved.store(true, Ordering::Relaxed);
-                self.bytes += piece.data_ref().map_or(0, |data| data.len() as u64);
-                flow.done.store(self.body.is_end_stream(), Ordering::Relaxed);
-                Poll::Ready(Some(Ok(piece)))
-            }
-            Poll::Ready(None) => {
-                flow.done.store(true, Ordering::Relaxed);
-                Poll::Ready(None)
-            }
+        match rest.poll_next(body, cx) {
             Poll::Ready(Some(Err(error))) => {
-                if flow.answered.load(Ordering::Relaxed) && !flow.shared.load(Ordering::Relaxed) {
+                if flow.is(&flow.answered) && !flow.is(&flow.shared) {
                     return Poll::Ready(Some(Err(error.into())));
                 }
-                flow.tell(Trouble::Broken(error));
+                flow.give_up();
+                flow.tell(News::Broken(error));
                 Poll::Pending
             }
-            Poll::Pending => {
-                if !flow.answered.load(Ordering::Relaxed) && self.is_late(cx) {
-                    flow.tell(Trouble::Slow);
-                }
-                Poll::Pending
+            Poll::Ready(piece) => {
+                flow.moved.store(true, Ordering::Relaxed);
+                Poll::Ready(piece.map(|piece| piece.map_err(Into::into)))
             }
+            Poll::Pending => Poll::Pending,
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        match &self.rest {
+            Some(rest) => rest.held.is_empty() && (rest.ended || self.body.is_end_stream()),
+            None => true,
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let held = self.rest.as_ref().map_or(0, |rest| rest.bytes as u64);
+        let announced = self.rest.as_ref().is_none_or(|rest| rest.announced);
+        match self.body.size_hint().exact().filter(|_| announced) {
+            Some(left) => SizeHint::with_exact(held + left),
+            None => SizeHint::default(),
+        }
     }
 }

@@ -23,9 +23,10 @@ use hyper::client::conn::{TrySendError, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tidegate_core::balance::{Load, two_choices};
 use tidegate_core::rng::Rng;
-use tidegate_core::{Instant, Span};
+use tidegate_core::{Instant, Progress, Rejection, Span};
+use tidegate_driver::{Slot, Ticket};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant as Deadline, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -36,8 +37,9 @@ use crate::config::{Address, HealthConfig, ProxyConfig, Scheme, Version};
 use crate::h1::{Connection, Stream, Unanswered};
 use crate::headers;
 use crate::health::{self, Peer, Peers};
+use crate::places::Lack;
 use crate::resets::Resets;
-use crate::upload::{Flow, Trouble, Upload};
+use crate::upload::{Flow, News, Upload};
 use crate::worker::Worker;
 
 /// A connection to send on.
@@ -140,6 +142,14 @@ pub(crate) struct Upstreams {
     idle_timeout: Span,
 }
 
+/// What happens while an answer is awaited.
+enum Step {
+    Answer(Result<Response<Source>, Unanswered>),
+    News(News),
+    /// For a body that goes on.
+    Slot(Result<Slot, Rejection>),
+}
+
 /// Why a request was not answered.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -153,12 +163,25 @@ pub(crate) enum Failure {
     Slow,
     /// The client broke off, or what it sent was not HTTP.
     Client(io::Error),
+    /// There are too many requests whose bodies are not there.
+    Lack(Lack),
+    /// It had to ask again for a slot, and got none.
+    Refused(Rejection),
 }
 
 impl Failure {
+    /// What is wrong with a body that was awaited.
+    pub(crate) fn of(news: News) -> Self {
+        match news {
+            News::Broken(error) => Self::Client(error),
+            News::Lack(lack) => Self::Lack(lack),
+            News::Slow | News::Still | News::Again => Self::Slow,
+        }
+    }
+
     /// Whether it says nothing about the upstream.
     pub(crate) fn is_the_clients(&self) -> bool {
-        matches!(self, Self::Slow | Self::Client(_))
+        matches!(self, Self::Slow | Self::Client(_) | Self::Lack(_) | Self::Refused(_))
     }
 }
 
@@ -170,6 +193,8 @@ impl fmt::Display for Failure {
             Self::Late => f.write_str("the upstream did not answer in time"),
             Self::Slow => f.write_str("the request did not come in time"),
             Self::Client(error) => write!(f, "the request broke off: {error}"),
+            Self::Lack(lack) => write!(f, "too many requests whose bodies are not there: {lack}"),
+            Self::Refused(rejection) => rejection.fmt(f),
         }
     }
 }
@@ -235,6 +260,7 @@ impl Upstreams {
         worker: &Arc<Worker>,
         request: &mut Request<Upload>,
         limit: Option<Duration>,
+        progress: Progress,
         entry: &mut Entry,
     ) -> Result<(Response<Source>, Call), Failure> {
         let mut failure = None;
@@ -243,7 +269,7 @@ impl Upstreams {
             let mut under_way =
                 UnderWay::new(worker, entry, upstream.begin(now, self.idle_timeout));
             loop {
-                let call = under_way.call();
+                let (call, _) = under_way.parts();
                 let fresh = call.sender.is_none();
                 if fresh {
                     // Rare, and large with all of TLS in it: not to be carried by every request.
@@ -256,7 +282,9 @@ impl Upstreams {
                         }
                     }
                 }
-                match self.exchange(call, request, limit).await {
+                let answer = self.exchange(under_way.parts(), request, limit, progress).await;
+                let (call, _) = under_way.parts();
+                match answer {
                     Ok(response) => return Ok((response, under_way.answered())),
                     Err((true, error)) => {
                         failure = Some(error);
@@ -291,37 +319,59 @@ impl Upstreams {
         Err(failure.unwrap_or_else(|| Failure::Connect(io::ErrorKind::AddrNotAvailable.into())))
     }
 
-    /// One try, and whether another is allowed.
+    /// One try, and whether another is allowed. While its body is awaited a request has no slot.
     async fn exchange(
         &self,
-        call: &mut Call,
+        (call, entry): (&mut Call, &mut Entry),
         request: &mut Request<Upload>,
         limit: Option<Duration>,
+        progress: Progress,
     ) -> Result<Response<Source>, (bool, Failure)> {
         let flow = request.body().flow();
+        flow.iter().for_each(|flow| flow.hold_slot(entry.has_slot()));
         call.begin(request);
         let wait = limit.map_or(self.response_timeout, |limit| limit.min(self.response_timeout));
+        let mut end = Deadline::now() + wait;
+        let mut ticket: Option<Box<Ticket>> = None;
         loop {
             let answer = poll_fn(|cx| {
                 if let Poll::Ready(answer) = call.poll_answer(cx) {
-                    return Poll::Ready(Ok(answer));
+                    return Poll::Ready(Step::Answer(answer));
                 }
                 let Some(flow) = &flow else { return Poll::Pending };
-                flow.poll_trouble(cx).map(Err)
+                if let Some(waits) = &mut ticket
+                    && let Poll::Ready(slot) = Pin::new(&mut **waits).poll(cx)
+                {
+                    return Poll::Ready(Step::Slot(slot));
+                }
+                flow.poll_news(cx).map(Step::News)
             });
-            match timeout(wait, answer).await {
-                Ok(Ok(Ok(response))) => {
+            match timeout_at(end, answer).await {
+                Ok(Step::Answer(Ok(response))) => {
                     flow.iter().for_each(|flow| flow.on_answer());
                     return Ok(response);
                 }
-                Ok(Ok(Err(Unanswered { error, again, unsent }))) => {
+                Ok(Step::Answer(Err(Unanswered { error, again, unsent }))) => {
                     unsent.into_iter().for_each(|unsent| *request = *unsent);
                     return Err((again, Failure::Broken(error)));
                 }
-                Ok(Err(Trouble::Slow)) => return Err((false, Failure::Slow)),
-                Ok(Err(Trouble::Broken(error))) => return Err((false, Failure::Client(error))),
+                Ok(Step::Slot(slot)) => {
+                    ticket = None;
+                    entry.go_on(slot.map_err(|why| (false, Failure::Refused(why)))?);
+                    flow.iter().for_each(|flow| flow.hold_slot(true));
+                    end = end.max(Deadline::now() + limit.map_or(wait, |_| Duration::ZERO));
+                }
+                Ok(Step::News(News::Still)) => entry.pause(),
+                Ok(Step::News(News::Again)) => ticket = entry.resume(progress).map(Box::new),
+                Ok(Step::News(News::Slow)) => return Err((false, Failure::Slow)),
+                Ok(Step::News(News::Broken(error))) => {
+                    return Err((false, Failure::Client(error)));
+                }
+                Ok(Step::News(News::Lack(lack))) => return Err((false, Failure::Lack(lack))),
                 // A long upload is not a slow answer, unless the request has a deadline.
-                Err(_) if limit.is_none() && flow.as_ref().is_some_and(|flow| flow.moved()) => {}
+                Err(_) if limit.is_none() && flow.as_ref().is_some_and(|flow| flow.moves()) => {
+                    end = Deadline::now() + wait;
+                }
                 Err(_) => return Err((false, Failure::Late)),
             }
         }
@@ -598,11 +648,11 @@ impl Call {
         self.is_sent
     }
 
-    /// Whether all of it was sent: otherwise nothing more will be.
+    /// Whether all of it was sent, or can be. Otherwise it never will.
     pub(crate) fn is_whole(&self) -> bool {
         match &self.sender {
-            Some(Sender::One(connection)) => !connection.is_uploading(),
-            _ => self.flow.as_ref().is_none_or(|flow| flow.is_done()),
+            Some(Sender::One(connection)) if !connection.is_uploading() => true,
+            _ => self.flow.as_ref().is_none_or(|flow| flow.is_whole()),
         }
     }
 

@@ -21,6 +21,7 @@ use crate::connection;
 use crate::entry::Ranks;
 use crate::health::Peers;
 use crate::metrics::Counters;
+use crate::places::Bounds;
 use crate::sideline::Sideline;
 use crate::spare;
 use crate::tls::Tls;
@@ -85,6 +86,8 @@ pub(crate) struct Settings {
     pub(crate) header_timeout: Span,
     pub(crate) body_timeout: Span,
     pub(crate) when_left: WhenLeft,
+    /// For requests without a slot, of each kind.
+    pub(crate) places: Bounds,
     pace: Pace,
     stream_after: Span,
 }
@@ -111,6 +114,7 @@ impl Settings {
             header_timeout,
             body_timeout,
             when_left: config.when_left,
+            places: Bounds { most: 1_000, per_address: 100 },
             pace: Pace::new(config.connections.per_second, threads, now),
             stream_after,
         }
