@@ -1,10 +1,9 @@
-//! [`ProxyBody`]: an upstream's answer, which keeps its slot and its connection to the last byte,
+//! [`ProxyBody`]: an upstream's answer, which keeps its slot and its connection until all of it is here,
 //! or a short text of our own.
 
-use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -16,7 +15,9 @@ use tidegate_http::wire;
 use tokio::sync::mpsc;
 
 use crate::abandoned;
+use crate::ahead::Ahead;
 use crate::headers;
+use crate::places::Place;
 use crate::sideline::Probe;
 use crate::trace::Span as Traced;
 use crate::upstream::{Call, Source};
@@ -25,12 +26,14 @@ use crate::worker::Worker;
 /// The body of every response.
 #[derive(Debug)]
 pub(crate) enum ProxyBody {
-    /// From the upstream.
+    /// From the upstream, as it comes.
     Answer {
         source: Source,
         /// None once the last byte has passed.
         held: Option<Held>,
     },
+    /// From the upstream, in pieces of which some may be here already.
+    Ahead(Arc<Ahead>),
     /// Our own words.
     Text(Option<Bytes>),
     /// Pieces as they come, for a page that is open.
@@ -53,6 +56,16 @@ impl ProxyBody {
 
     pub(crate) fn empty() -> Self {
         Self::Text(None)
+    }
+
+    /// There is more than one piece: what holds a slot is not to wait for its reader.
+    fn read_ahead(&mut self) {
+        let Self::Answer { source, held } = self else { return };
+        if let Some(held) = held.take_if(|held| held.entry.has_slot()) {
+            let left = hint(source, Some(&held));
+            let source = std::mem::replace(source, Source::Call);
+            *self = Self::Ahead(Ahead::begin(source, held, left));
+        }
     }
 }
 
@@ -80,24 +93,29 @@ impl Body for ProxyBody {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        let (source, held) = match self.get_mut() {
-            Self::Answer { source, held } => (source, held),
+        let this = self.get_mut();
+        let mut frame = match this {
+            Self::Answer { source, held } => {
+                source.poll_frame(held.as_mut().map(|held| &mut held.call), cx)
+            }
+            Self::Ahead(ahead) => ahead.poll_frame(cx),
             Self::Text(text) => return Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
             Self::Events(events) => {
                 return events.poll_recv(cx).map(|event| event.map(|event| Ok(Frame::data(event))));
             }
         };
-        let mut frame = source.poll_frame(held.as_mut().map(|held| &mut held.call), cx);
         if let Poll::Ready(Some(Ok(frame))) = &mut frame {
             headers::clean_trailers(frame);
             // What the service's gate says is for us, not for our clients.
             frame.trailers_mut().map(|trailers| trailers.remove(wire::FEEDBACK));
         }
+        let Self::Answer { source, held } = this else { return frame };
         match &frame {
             Poll::Ready(Some(Err(_))) => held.take().into_iter().for_each(Held::broken),
             Poll::Ready(None) => held.take().into_iter().for_each(Held::end),
             _ if is_done(source, held.as_ref()) => held.take().into_iter().for_each(Held::end),
-            _ => held.iter_mut().for_each(Held::go_on),
+            Poll::Ready(Some(Ok(_))) => this.read_ahead(),
+            Poll::Pending => {}
         }
         frame
     }
@@ -106,6 +124,7 @@ impl Body for ProxyBody {
         match self {
             Self::Answer { source: Source::Stream(body), .. } => body.is_end_stream(),
             Self::Answer { source, held } => is_done(source, held.as_ref()),
+            Self::Ahead(ahead) => ahead.is_at_end(),
             Self::Text(text) => text.is_none(),
             Self::Events(_) => false,
         }
@@ -114,6 +133,7 @@ impl Body for ProxyBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Answer { source, held } => hint(source, held.as_ref()),
+            Self::Ahead(ahead) => ahead.size_hint(),
             Self::Events(_) => SizeHint::default(),
             Self::Text(text) => SizeHint::with_exact(text.as_ref().map_or(0, Bytes::len) as u64),
         }
@@ -123,10 +143,15 @@ impl Body for ProxyBody {
 impl Drop for ProxyBody {
     /// Before the end of an answer: its client has left.
     fn drop(&mut self) {
-        let Self::Answer { source, held } = self else { return };
-        if let Some(held) = held.take() {
-            let begun = (std::mem::replace(source, Source::Call), held.head, held.outcome);
-            abandoned::leave(&held.worker, held.call, held.place.into_entry(), Some(begun));
+        match self {
+            Self::Answer { source, held } => {
+                if let Some(held) = held.take() {
+                    let begun = (std::mem::replace(source, Source::Call), held.head, held.outcome);
+                    abandoned::leave(&held.worker, held.call, held.entry, Some(begun));
+                }
+            }
+            Self::Ahead(ahead) => ahead.end_early(),
+            Self::Text(_) | Self::Events(_) => {}
         }
     }
 }
@@ -135,7 +160,7 @@ impl Drop for ProxyBody {
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) worker: Arc<Worker>,
-    pub(crate) place: Place,
+    pub(crate) entry: Entry,
     pub(crate) call: Call,
     /// When the head of the answer came.
     pub(crate) head: Instant,
@@ -151,90 +176,20 @@ impl Held {
     /// The last byte has passed.
     pub(crate) fn end(self) {
         let now = self.worker.gate.now();
-        self.place.finish(now, self.outcome);
+        self.entry.finish(now, self.outcome);
         self.call.answered(now, self.head, self.refused);
     }
 
     /// The upstream broke off within the body.
-    fn broken(self) {
-        self.place.finish(self.worker.gate.now(), Outcome::Fail);
+    pub(crate) fn broken(self) {
+        self.entry.finish(self.worker.gate.now(), Outcome::Fail);
         // The call is dropped, and with it the connection.
     }
 
-    /// The body does not come in one piece: from now on it may turn out to be a stream.
-    fn go_on(&mut self) {
-        if let Place::Own(entry) = &mut self.place {
-            let entry = std::mem::replace(entry, Entry::Outside);
-            let shared = Arc::new(Mutex::new(Some((entry, self.outcome))));
-            self.worker.streams.watch(self.worker.gate.now(), &shared);
-            self.place = Place::Shared(shared);
-        }
+    /// Whatever is still to come waits for its reader, and is no work.
+    pub(crate) fn give_back(&mut self) {
+        self.entry.take().finish(self.worker.gate.now(), self.outcome);
     }
-}
-
-/// Where a request's entry is.
-#[derive(Debug)]
-pub(crate) enum Place {
-    /// With its answer: most answers come in one piece.
-    Own(Entry),
-    /// [`Streams`] may take it.
-    Shared(Arc<Watched>),
-}
-
-/// An entry and how it will end; none once it has.
-type Watched = Mutex<Option<(Entry, Outcome)>>;
-
-impl Place {
-    /// What it has in the gate, for a request that ends otherwise than it should.
-    fn into_entry(self) -> Entry {
-        match self {
-            Self::Own(entry) => entry,
-            Self::Shared(shared) => lock(&shared).take().map_or(Entry::Outside, |(entry, _)| entry),
-        }
-    }
-
-    fn finish(self, now: Instant, outcome: Outcome) {
-        match self {
-            Self::Own(entry) => entry.finish(now, outcome),
-            Self::Shared(shared) => {
-                let taken = lock(&shared).take();
-                taken.into_iter().for_each(|(entry, _)| entry.finish(now, outcome));
-            }
-        }
-    }
-}
-
-/// Answers of one thread that go on. One that lasts is a stream, or has a slow reader: it gives its
-/// slot back, as it says nothing about how many requests the service can take at once.
-#[derive(Debug, Default)]
-pub(crate) struct Streams {
-    /// Since when, the oldest first. Those that have ended are still here, for `stream_after`.
-    going_on: Mutex<VecDeque<(Instant, Weak<Watched>)>>,
-}
-
-impl Streams {
-    fn watch(&self, now: Instant, shared: &Arc<Watched>) {
-        lock(&self.going_on).push_back((now, Arc::downgrade(shared)));
-    }
-
-    /// Ends in the gate what has gone on for longer than `after`.
-    pub(crate) fn sweep(&self, now: Instant, after: Span) {
-        loop {
-            let mut going_on = lock(&self.going_on);
-            if going_on.front().is_none_or(|(since, _)| now.since(*since) < after) {
-                return;
-            }
-            let oldest = going_on.pop_front();
-            drop(going_on);
-            let shared = oldest.and_then(|(_, shared)| shared.upgrade());
-            let taken = shared.and_then(|shared| lock(&shared).take());
-            taken.into_iter().for_each(|(entry, outcome)| entry.finish(now, outcome));
-        }
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A request's place in the gate. Dropped, its client has gone.
@@ -244,6 +199,8 @@ pub(crate) enum Entry {
     Slot(Slot, Option<Probe>),
     /// It had one, and waits for its body.
     Paused(Paused, Option<Probe>),
+    /// It lasts long, and is counted with its like.
+    Long(#[expect(dead_code, reason = "held until it ends")] Place),
     /// Nothing holds it: what the gate decides is not enforced for it.
     Watched(Probe),
     /// The gate was not asked.
@@ -254,6 +211,11 @@ impl Entry {
     /// What is here, and from then on nothing.
     pub(crate) fn take(&mut self) -> Self {
         std::mem::replace(self, Self::Outside)
+    }
+
+    /// Whether the gate counts it.
+    pub(crate) fn is_the_gates(&self) -> bool {
+        matches!(self, Self::Slot(..) | Self::Paused(..))
     }
 
     pub(crate) fn has_slot(&self) -> bool {
@@ -292,7 +254,7 @@ impl Entry {
                 Kept { slot: Some((slot.abandon(), started)), probe }
             }
             Self::Watched(probe) => Kept { slot: None, probe: Some(probe) },
-            Self::Paused(..) | Self::Outside => Kept { slot: None, probe: None },
+            Self::Paused(..) | Self::Long(_) | Self::Outside => Kept { slot: None, probe: None },
         }
     }
 
@@ -319,7 +281,7 @@ impl Entry {
                 probe
             }
             Self::Watched(probe) => Some(probe),
-            Self::Outside => None,
+            Self::Long(_) | Self::Outside => None,
         };
         probe.into_iter().for_each(|probe| probe.end(now, outcome));
     }

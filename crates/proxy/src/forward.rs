@@ -12,11 +12,13 @@ use hyper_util::rt::TokioIo;
 use tidegate_core::rng::Rng;
 use tidegate_core::{Context, Instant, Outcome, Rejection, Workflow};
 use tidegate_driver::context;
+use tidegate_http::identity;
 use tidegate_http::wire::{self, Refusal};
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
-use crate::body::{Entry, Held, Place, ProxyBody};
+use crate::abandoned;
+use crate::body::{Entry, Held, ProxyBody};
 use crate::config::{self, Percent, Trust};
 use crate::headers::{self, Peer};
 use crate::inbound::Inbound;
@@ -59,6 +61,15 @@ pub(crate) async fn serve(worker: &Arc<Worker>, peer: &Peer, request: Request<In
     if settings.ranks.is_exempt(request.uri().path()) {
         span.passed();
         return forward(worker, &settings, peer, &mut request, &asked, Entry::Outside, span).await;
+    }
+    if identity::is_exempt(&settings.long_paths, request.uri().path()) {
+        return match last(worker, &settings, peer) {
+            Ok(entry) => {
+                span.passed();
+                forward(worker, &settings, peer, &mut request, &asked, entry, span).await
+            }
+            Err(failure) => fail(worker, &failure),
+        };
     }
     let entry = match admit(worker, &settings, peer, &mut request, &asked, now).await {
         Ok(entry) => entry,
@@ -124,8 +135,7 @@ fn ask(
     Asked { context: context::draw(context), listens, named, grpc: wire::is_grpc(headers), long }
 }
 
-/// Waits for a slot, and before that for as much of the body as is worth one. A client that waits for our word before it
-/// sends any (`Expect`) has it with a slot, which it then gives back until its body is there.
+/// Waits for a slot, and before that for as much of the body as is worth one.
 async fn admit(
     worker: &Worker,
     settings: &Settings,
@@ -136,30 +146,42 @@ async fn admit(
 ) -> Result<Entry, Failure> {
     let enforced = worker.sideline.percent() == Percent::ALL;
     if !enforced || request.body().flow().is_none() || request.headers().contains_key(UPGRADE) {
-        return enter(worker, now, asked).await.map_err(Failure::Refused);
+        return Ok(enter(worker, now, asked).await?);
     }
-    let expects = request.headers().contains_key(EXPECT);
-    let mut entry = Entry::Outside;
-    if expects {
-        entry = enter(worker, now, asked).await.map_err(Failure::Refused)?;
-        entry.pause();
-    }
-    // Most bodies are there, and need no timer.
-    let body = request.body_mut();
+    // Not to be carried by every request.
     Box::pin(async {
-        let Counters { uploads, turns, .. } = &*worker.counters;
-        body.begin(turns, peer.ip, || uploads.take(peer.ip, settings.places)).await?;
-        body.part().await
+        // A client that waits for our word before it sends its body has it with a slot, which is then given back.
+        if request.headers().contains_key(EXPECT) {
+            let mut entry = enter(worker, now, asked).await?;
+            entry.pause();
+            await_body(worker, settings, peer, request.body_mut()).await?;
+            if let Some(ticket) = entry.resume(asked.context.progress) {
+                entry.go_on(ticket.await?);
+            }
+            return Ok(entry);
+        }
+        await_body(worker, settings, peer, request.body_mut()).await?;
+        Ok(enter(worker, worker.gate.now(), asked).await?)
     })
     .await
-    .map_err(Failure::of)?;
-    if !expects {
-        return enter(worker, worker.gate.now(), asked).await.map_err(Failure::Refused);
-    }
-    if let Some(ticket) = entry.resume(asked.context.progress) {
-        entry.go_on(ticket.await.map_err(Failure::Refused)?);
-    }
-    Ok(entry)
+}
+
+/// A place for a request that lasts long.
+fn last(worker: &Worker, settings: &Settings, peer: &Peer) -> Result<Entry, Failure> {
+    let place = worker.counters.long.take(peer.ip, settings.places);
+    place.map(Entry::Long).map_err(|lack| Failure::Lack("that last long", lack))
+}
+
+async fn await_body(
+    worker: &Worker,
+    settings: &Settings,
+    peer: &Peer,
+    body: &mut Upload,
+) -> Result<(), Failure> {
+    let Counters { uploads, turns, .. } = &*worker.counters;
+    let place = || uploads.take(peer.ip, settings.places);
+    body.begin(turns, peer.ip, place).await.map_err(Failure::of)?;
+    body.part().await.map_err(Failure::of)
 }
 
 /// Waits for a slot. Where the gate is not fully enforced nothing waits, and what its model refuses
@@ -246,11 +268,23 @@ async fn forward(
         Ok((response, call)) => {
             sent.answered(&response);
             span.answered(call.address(), response.status());
-            match client {
-                Some(client) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                    tunnel(worker, client, response, call, entry)
+            let changes = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+            // The work is done with the head: what follows lasts, and says nothing about how much the service can do.
+            if changes || entry.is_the_gates() && lasts(&response, &call) {
+                let place = last(worker, settings, peer);
+                std::mem::replace(&mut entry, Entry::Outside)
+                    .finish(worker.gate.now(), outcome_of(response.status()));
+                match place {
+                    Ok(place) => entry = place,
+                    Err(failure) => {
+                        abandoned::leave(worker, call, entry, None);
+                        return fail(worker, &failure);
+                    }
                 }
-                _ => answer(worker, complete(response, head, patience), call, entry, span),
+            }
+            match client.filter(|_| changes) {
+                Some(client) => tunnel(worker, client, response, call, entry),
+                None => answer(worker, complete(response, head, patience), call, entry, span),
             }
         }
         Err(failure) => {
@@ -267,6 +301,19 @@ async fn forward(
             answer
         }
     }
+}
+
+/// Whether what follows the head of an answer lasts long by nature: a stream of events, or the answer to a request that is
+/// not whole, so that both sides talk to each other.
+fn lasts(response: &Response<Source>, call: &Call) -> bool {
+    let kind = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let events = b"text/event-stream";
+    let kind = kind.and_then(|kind| kind.get(..events.len()));
+    kind.is_some_and(|kind| kind.eq_ignore_ascii_case(events)) || !call.is_whole()
+}
+
+fn outcome_of(status: StatusCode) -> Outcome {
+    if status.is_server_error() { Outcome::Fail } else { Outcome::Serve }
 }
 
 fn answer(
@@ -292,10 +339,10 @@ fn answer(
     let refused = || wire::refusal_of(status, &parts.headers).is_some();
     let held = Held {
         worker: Arc::clone(worker),
-        place: Place::Own(entry),
+        entry,
         call,
         head: worker.gate.now(),
-        outcome: if status.is_server_error() { Outcome::Fail } else { Outcome::Serve },
+        outcome: outcome_of(status),
         refused: status == StatusCode::BAD_GATEWAY
             || (mentioned || status != StatusCode::OK) && refused(),
         span,
@@ -325,8 +372,7 @@ fn complete(response: Response<Source>, head: bool, patience: Duration) -> Respo
     })
 }
 
-/// Joins both sides of a connection that has changed its protocol. The slot is free from here on:
-/// a connection kept for hours says nothing about how many requests the service can take.
+/// Joins both sides of a connection that has changed its protocol.
 fn tunnel(
     worker: &Arc<Worker>,
     client: hyper::upgrade::OnUpgrade,
@@ -334,9 +380,9 @@ fn tunnel(
     mut call: Call,
     entry: Entry,
 ) -> Answer {
-    entry.finish(worker.gate.now(), Outcome::Serve);
     let worker = Arc::clone(worker);
     tokio::spawn(async move {
+        let _place = entry;
         let _open = worker.counters.tunnels.hold();
         if let (Ok(client), Some(upstream)) = (client.await, call.take_connection()) {
             let (mut client, (mut upstream, read)) = (TokioIo::new(client), upstream.into_parts());
@@ -358,7 +404,7 @@ fn fail(worker: &Worker, failure: &Failure) -> Answer {
         Failure::Late => (StatusCode::GATEWAY_TIMEOUT, &worker.counters.late),
         Failure::Slow => (StatusCode::REQUEST_TIMEOUT, &worker.counters.slow_clients),
         Failure::Client(_) => (StatusCode::BAD_REQUEST, &worker.counters.broken_uploads),
-        Failure::Lack(_) | Failure::Refused(_) => {
+        Failure::Lack(..) | Failure::Refused(_) => {
             (StatusCode::SERVICE_UNAVAILABLE, &worker.counters.too_many_waiting)
         }
     };

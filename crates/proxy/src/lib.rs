@@ -23,6 +23,7 @@
 
 mod abandoned;
 mod admin;
+mod ahead;
 mod body;
 pub mod config;
 mod connection;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate_core::event::Event;
 use tidegate_core::{Criticality, Outcome, Rank, Reason, Span};
 
+use crate::ahead::Readers;
 use crate::places::{Places, Turns};
 
 /// How many bands there are.
@@ -164,6 +165,10 @@ pub(crate) struct Counters {
     pub(crate) uploads: Arc<Places>,
     /// And whose turn it is.
     pub(crate) turns: Arc<Turns>,
+    /// Requests that last long.
+    pub(crate) long: Arc<Places>,
+    /// Answers that are read ahead of their clients.
+    pub(crate) readers: Arc<Readers>,
     jitters: Counter,
 }
 

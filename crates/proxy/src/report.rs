@@ -150,6 +150,10 @@ impl Snapshot<'_> {
         page.gauge("tidegate_tunnels", help, counters.tunnels.get());
         let help = "Requests whose bodies are not there.";
         page.gauge("tidegate_unfinished_uploads", help, counters.uploads.taken());
+        let help = "Requests that last long and hold no slot.";
+        page.gauge("tidegate_long_lived", help, counters.long.taken());
+        let help = "Answers that wait for clients that are behind, and hold no slot.";
+        page.gauge("tidegate_readers_behind", help, counters.readers.behind());
         for (name, help, count) in plain_counters(counters, metrics) {
             page.head(&format!("tidegate_{name}_total"), "counter", help);
             page.line(&[], count);
@@ -214,6 +218,8 @@ impl Snapshot<'_> {
             "connections": counters.connections.get(),
             "tunnels": counters.tunnels.get(),
             "unfinished_uploads": counters.uploads.taken(),
+            "long_lived": counters.long.taken(),
+            "readers_behind": counters.readers.behind(),
             "upstream_failures": failures,
             "upstreams": self.peers.iter().map(|peer| self.upstream(peer)).collect::<Vec<_>>(),
         });

@@ -2,9 +2,9 @@
 //!
 //! A slot is for work, and who waits for a body does none. So:
 //!
-//! 1. Before a request asks for a slot, a *part* of its body is awaited: all of it, or [`PART`] bytes. Of a body of
-//!    unknown length whoever sends it may wait for an answer first, so after [`STREAM`] what there is is enough; but
-//!    one address has only so many of these a second ([`Turns`]). A message of gRPC is enough, too.
+//! 1. Before a request asks for a slot, a *part* of its body is awaited: all of it, or [`PART`] bytes. Of a body that is
+//!    longer, or as long as it gets, whoever sends it may wait for an answer first, so after [`STREAM`] what there is is
+//!    enough; but one address has only so many of these a second ([`Turns`]). A message of gRPC is enough, too.
 //! 2. While it has its slot, a body that stands still for [`STILL`] before it is answered gives it back: it is
 //!    *parked*, and nothing more is passed on. With its next part it asks for a slot again.
 //! 3. Every part, or the next piece of a body of unknown length, has `patience` to come. What is announced decides how
@@ -54,8 +54,8 @@ pub(crate) struct Upload {
 struct Rest {
     flow: Arc<Flow>,
     patience: Duration,
-    /// Whether its client has said how long it is.
-    announced: bool,
+    /// How long its client says it is.
+    announced: Option<u64>,
     /// Whether it consists of messages of gRPC.
     grpc: bool,
     /// Pieces that were read and not passed on, and how long they are.
@@ -202,7 +202,7 @@ impl Upload {
             Box::new(Rest {
                 flow: Arc::default(),
                 patience,
-                announced: body.size_hint().exact().is_some(),
+                announced: body.size_hint().exact(),
                 grpc,
                 held: VecDeque::new(),
                 bytes: 0,
@@ -266,7 +266,7 @@ impl Rest {
                     self.bytes += piece.data_ref().map_or(0, Bytes::len);
                     self.held.push_back(piece);
                     self.note_end(body.is_end_stream());
-                    if !self.announced {
+                    if self.announced.is_none() {
                         self.since = None;
                     }
                 }
@@ -280,11 +280,11 @@ impl Rest {
                     if !self.poll_timer(due, cx) {
                         return Poll::Pending;
                     }
-                    if now >= late {
-                        return Poll::Ready(Err(News::Slow));
-                    }
                     if self.turn.is_some_and(|turn| turn <= now) {
                         break;
+                    }
+                    if now >= late {
+                        return Poll::Ready(Err(News::Slow));
                     }
                 }
             }
@@ -315,11 +315,14 @@ impl Rest {
         }
     }
 
-    /// When what there is is enough for a body of unknown length, that waits since then.
+    /// When what there is is enough, where its client may wait for an answer since then: not within what is announced,
+    /// but that service may not want to see all of it.
     fn turn_after(&mut self, since: Instant, now: Instant) -> Option<Instant> {
-        let (turns, address) = self.turns.as_ref().filter(|_| !self.announced)?;
+        let parked = self.phase == Phase::Parked;
+        let comes = self.announced.is_some_and(|length| parked || length <= PART as u64);
+        let (turns, address) = self.turns.as_ref().filter(|_| !comes)?;
         // What is parked has been sent the beginning already.
-        if self.phase == Phase::Parked && self.held.is_empty() {
+        if parked && self.held.is_empty() {
             return None;
         }
         if self.turn.is_none() && now >= since + STREAM {
@@ -449,7 +452,7 @@ impl Body for Upload {
 
     fn size_hint(&self) -> SizeHint {
         let held = self.rest.as_ref().map_or(0, |rest| rest.bytes as u64);
-        let announced = self.rest.as_ref().is_none_or(|rest| rest.announced);
+        let announced = self.rest.as_ref().is_none_or(|rest| rest.announced.is_some());
         match self.body.size_hint().exact().filter(|_| announced) {
             Some(left) => SizeHint::with_exact(held + left),
             None => SizeHint::default(),

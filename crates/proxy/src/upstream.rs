@@ -48,7 +48,7 @@ enum Sender {
     /// Takes one request at a time.
     One(Box<Connection>),
     /// Takes any number; others have it too. With it the answer to what was begun.
-    Two(http2::SendRequest<Upload>, Option<Answering>),
+    Two(Box<(http2::SendRequest<Upload>, Option<Answering>)>),
 }
 
 /// The answer to a request on a connection that others have too. Dropped, the request is reset.
@@ -90,7 +90,8 @@ impl Sender {
     fn begin(&mut self, request: &mut Request<Upload>) {
         match self {
             Self::One(connection) => connection.begin(request),
-            Self::Two(sender, answering) => {
+            Self::Two(own) => {
+                let (sender, answering) = &mut **own;
                 let sent = std::mem::replace(request, Request::new(Upload::empty()));
                 if let Some(flow) = sent.body().flow() {
                     flow.share();
@@ -107,7 +108,8 @@ impl Sender {
                 let answer = ready!(connection.poll_answer(cx));
                 Poll::Ready(answer.map(|response| response.map(|()| Source::Call)))
             }
-            Self::Two(_, answering) => {
+            Self::Two(own) => {
+                let (_, answering) = &mut **own;
                 let Some(Answering(answer)) = answering else { return Poll::Pending };
                 let answer = ready!(answer.as_mut().poll(cx));
                 *answering = None;
@@ -142,14 +144,6 @@ pub(crate) struct Upstreams {
     idle_timeout: Span,
 }
 
-/// What happens while an answer is awaited.
-enum Step {
-    Answer(Result<Response<Source>, Unanswered>),
-    News(News),
-    /// For a body that goes on.
-    Slot(Result<Slot, Rejection>),
-}
-
 /// Why a request was not answered.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -163,10 +157,16 @@ pub(crate) enum Failure {
     Slow,
     /// The client broke off, or what it sent was not HTTP.
     Client(io::Error),
-    /// There are too many requests whose bodies are not there.
-    Lack(Lack),
+    /// There are too many requests like this that hold no slot.
+    Lack(&'static str, Lack),
     /// It had to ask again for a slot, and got none.
-    Refused(Rejection),
+    Refused(Box<Rejection>),
+}
+
+impl From<Rejection> for Failure {
+    fn from(rejection: Rejection) -> Self {
+        Self::Refused(Box::new(rejection))
+    }
 }
 
 impl Failure {
@@ -174,14 +174,14 @@ impl Failure {
     pub(crate) fn of(news: News) -> Self {
         match news {
             News::Broken(error) => Self::Client(error),
-            News::Lack(lack) => Self::Lack(lack),
+            News::Lack(lack) => Self::Lack("whose bodies are not there", lack),
             News::Slow | News::Still | News::Again => Self::Slow,
         }
     }
 
     /// Whether it says nothing about the upstream.
     pub(crate) fn is_the_clients(&self) -> bool {
-        matches!(self, Self::Slow | Self::Client(_) | Self::Lack(_) | Self::Refused(_))
+        matches!(self, Self::Slow | Self::Client(_) | Self::Lack(..) | Self::Refused(_))
     }
 }
 
@@ -193,7 +193,7 @@ impl fmt::Display for Failure {
             Self::Late => f.write_str("the upstream did not answer in time"),
             Self::Slow => f.write_str("the request did not come in time"),
             Self::Client(error) => write!(f, "the request broke off: {error}"),
-            Self::Lack(lack) => write!(f, "too many requests whose bodies are not there: {lack}"),
+            Self::Lack(what, lack) => write!(f, "too many requests {what}: {lack}"),
             Self::Refused(rejection) => rejection.fmt(f),
         }
     }
@@ -319,7 +319,7 @@ impl Upstreams {
         Err(failure.unwrap_or_else(|| Failure::Connect(io::ErrorKind::AddrNotAvailable.into())))
     }
 
-    /// One try, and whether another is allowed. While its body is awaited a request has no slot.
+    /// One try, and whether another is allowed.
     async fn exchange(
         &self,
         (call, entry): (&mut Call, &mut Entry),
@@ -331,49 +331,23 @@ impl Upstreams {
         flow.iter().for_each(|flow| flow.hold_slot(entry.has_slot()));
         call.begin(request);
         let wait = limit.map_or(self.response_timeout, |limit| limit.min(self.response_timeout));
-        let mut end = Deadline::now() + wait;
-        let mut ticket: Option<Box<Ticket>> = None;
-        loop {
-            let answer = poll_fn(|cx| {
-                if let Poll::Ready(answer) = call.poll_answer(cx) {
-                    return Poll::Ready(Step::Answer(answer));
-                }
-                let Some(flow) = &flow else { return Poll::Pending };
-                if let Some(waits) = &mut ticket
-                    && let Poll::Ready(slot) = Pin::new(&mut **waits).poll(cx)
-                {
-                    return Poll::Ready(Step::Slot(slot));
-                }
-                flow.poll_news(cx).map(Step::News)
-            });
-            match timeout_at(end, answer).await {
-                Ok(Step::Answer(Ok(response))) => {
-                    flow.iter().for_each(|flow| flow.on_answer());
-                    return Ok(response);
-                }
-                Ok(Step::Answer(Err(Unanswered { error, again, unsent }))) => {
-                    unsent.into_iter().for_each(|unsent| *request = *unsent);
-                    return Err((again, Failure::Broken(error)));
-                }
-                Ok(Step::Slot(slot)) => {
-                    ticket = None;
-                    entry.go_on(slot.map_err(|why| (false, Failure::Refused(why)))?);
-                    flow.iter().for_each(|flow| flow.hold_slot(true));
-                    end = end.max(Deadline::now() + limit.map_or(wait, |_| Duration::ZERO));
-                }
-                Ok(Step::News(News::Still)) => entry.pause(),
-                Ok(Step::News(News::Again)) => ticket = entry.resume(progress).map(Box::new),
-                Ok(Step::News(News::Slow)) => return Err((false, Failure::Slow)),
-                Ok(Step::News(News::Broken(error))) => {
-                    return Err((false, Failure::Client(error)));
-                }
-                Ok(Step::News(News::Lack(lack))) => return Err((false, Failure::Lack(lack))),
-                // A long upload is not a slow answer, unless the request has a deadline.
-                Err(_) if limit.is_none() && flow.as_ref().is_some_and(|flow| flow.moves()) => {
-                    end = Deadline::now() + wait;
-                }
-                Err(_) => return Err((false, Failure::Late)),
+        let answer = match flow {
+            None => timeout(wait, poll_fn(|cx| call.poll_answer(cx))).await,
+            // Not to be carried by those that have no body.
+            Some(flow) => {
+                let patience = (wait, limit.is_some());
+                Ok(Box::pin(converse((call, entry), &flow, patience, progress))
+                    .await
+                    .map_err(|why| (false, why))?)
             }
+        };
+        match answer {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(Unanswered { error, again, unsent })) => {
+                unsent.into_iter().for_each(|unsent| *request = *unsent);
+                Err((again, Failure::Broken(error)))
+            }
+            Err(_) => Err((false, Failure::Late)),
         }
     }
 
@@ -453,6 +427,58 @@ struct Group {
     members: Range<usize>,
     /// In requests at once; 0 is no limit.
     capacity: f64,
+}
+
+/// What happens while an answer is awaited.
+enum Step {
+    Answer(Result<Response<Source>, Unanswered>),
+    News(News),
+    /// For a body that goes on.
+    Slot(Result<Slot, Rejection>),
+}
+
+/// Awaits the answer to a request whose body may still be coming. While that stands still it has no slot.
+async fn converse(
+    (call, entry): (&mut Call, &mut Entry),
+    flow: &Flow,
+    (wait, is_deadline): (Duration, bool),
+    progress: Progress,
+) -> Result<Result<Response<Source>, Unanswered>, Failure> {
+    let mut end = Deadline::now() + wait;
+    let mut ticket: Option<Ticket> = None;
+    loop {
+        let step = poll_fn(|cx| {
+            if let Poll::Ready(answer) = call.poll_answer(cx) {
+                return Poll::Ready(Step::Answer(answer));
+            }
+            if let Some(waits) = &mut ticket
+                && let Poll::Ready(slot) = Pin::new(waits).poll(cx)
+            {
+                return Poll::Ready(Step::Slot(slot));
+            }
+            flow.poll_news(cx).map(Step::News)
+        });
+        match timeout_at(end, step).await {
+            Ok(Step::Answer(answer)) => {
+                flow.on_answer();
+                return Ok(answer);
+            }
+            Ok(Step::Slot(slot)) => {
+                ticket = None;
+                entry.go_on(slot?);
+                flow.hold_slot(true);
+                if !is_deadline {
+                    end = Deadline::now() + wait;
+                }
+            }
+            Ok(Step::News(News::Still)) => entry.pause(),
+            Ok(Step::News(News::Again)) => ticket = entry.resume(progress),
+            Ok(Step::News(trouble)) => return Err(Failure::of(trouble)),
+            // A long upload is not a slow answer, unless the request has a deadline.
+            Err(_) if !is_deadline && flow.moves() => end = Deadline::now() + wait,
+            Err(_) => return Err(Failure::Late),
+        }
+    }
 }
 
 /// Asks an upstream for `path` on a connection of its own: whether the answer is good.
@@ -573,7 +599,7 @@ impl Upstream {
         tokio::spawn(connection);
         // Of several made at once, the last is kept, and the others end with their requests.
         self.lane().shared = Some(sender.clone());
-        Ok(Sender::Two(sender, None))
+        Ok(Sender::Two(Box::new((sender, None))))
     }
 }
 
@@ -581,7 +607,7 @@ impl Lane {
     /// The connection that all share, if there is one.
     fn shared(&mut self) -> Option<Sender> {
         self.shared.take_if(|shared| shared.is_closed());
-        self.shared.clone().map(|shared| Sender::Two(shared, None))
+        self.shared.clone().map(|shared| Sender::Two(Box::new((shared, None))))
     }
 
     fn take(&mut self, now: Instant, idle_timeout: Span) -> Option<Sender> {

@@ -15,7 +15,6 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio_rustls::rustls::ServerConfig;
 
-use crate::body::Streams;
 use crate::config::{ConnectionsConfig, ProxyConfig, Trust, WhenLeft};
 use crate::connection;
 use crate::entry::Ranks;
@@ -35,7 +34,7 @@ const BACKLOG: u32 = 4096;
 const EVENT_INTERVAL: u32 = 32;
 /// Pause after an accept that failed: mostly all file descriptors are in use.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Time between two looks for streams and for old upstream connections.
+/// Time between two looks for old upstream connections.
 const SWEEP: Duration = Duration::from_millis(100);
 
 /// How far the end of the process has come.
@@ -59,7 +58,6 @@ pub(crate) struct Worker {
     pub(crate) counters: Arc<Counters>,
     peers: Peers,
     round_trips: Arc<RoundTrips>,
-    pub(crate) streams: Streams,
     settings: RwLock<Arc<Settings>>,
     /// Its runtime, once it runs.
     runtime: OnceLock<Handle>,
@@ -88,8 +86,9 @@ pub(crate) struct Settings {
     pub(crate) when_left: WhenLeft,
     /// For requests without a slot, of each kind.
     pub(crate) places: Bounds,
+    /// Of requests that last long.
+    pub(crate) long_paths: Vec<String>,
     pace: Pace,
-    stream_after: Span,
 }
 
 impl Settings {
@@ -101,7 +100,7 @@ impl Settings {
         (threads, secret, seed): (usize, [u8; 16], u64),
         now: Instant,
     ) -> Self {
-        let ProxyConfig { trust, stream_after, header_timeout, body_timeout, .. } = *config;
+        let ProxyConfig { trust, header_timeout, body_timeout, .. } = *config;
         Self {
             trust,
             ranks: Ranks::new(config, secret),
@@ -114,9 +113,9 @@ impl Settings {
             header_timeout,
             body_timeout,
             when_left: config.when_left,
-            places: Bounds { most: 1_000, per_address: 100 },
+            places: Bounds { most: config.long.most, per_address: config.long.per_address },
+            long_paths: config.long.paths.clone(),
             pace: Pace::new(config.connections.per_second, threads, now),
-            stream_after,
         }
     }
 }
@@ -158,7 +157,6 @@ impl Worker {
             counters,
             peers,
             round_trips,
-            streams: Streams::default(),
             settings: RwLock::new(Arc::new(settings)),
             runtime: OnceLock::new(),
             threads,
@@ -243,7 +241,6 @@ impl Worker {
     fn sweep(&self) {
         let (settings, now) = (self.settings(), self.gate.now());
         settings.upstreams.sweep(now);
-        self.streams.sweep(now, settings.stream_after);
     }
 
     /// Serves a connection, unless there are too many.

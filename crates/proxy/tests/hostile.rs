@@ -305,9 +305,12 @@ fn clients_that_leave_something_unread_free_their_places() {
     for (client, bytes) in waiting.iter_mut().zip(&left) {
         client.send(bytes);
     }
-    sidecar.wait_for("all wait", |state| state["waiting"] == left.len());
+    let wait = |state: &serde_json::Value, slots: u32, bodies: u32| {
+        state["waiting"] == slots && state["unfinished_uploads"] == bodies
+    };
+    sidecar.wait_for("all wait, two of them for their own bodies", |state| wait(state, 3, 2));
     drop(waiting);
-    sidecar.wait_for("nobody waits", |state| state["waiting"] == 0);
+    sidecar.wait_for("nobody waits", |state| wait(state, 0, 0));
     drop(first);
     sidecar.wait_for("it has left, too", |state| state["abandoned"] == 1);
     assert_eq!(barrier.came(), 1, "nothing was asked for those who left");

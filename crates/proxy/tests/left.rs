@@ -182,7 +182,9 @@ fn resets_are_few_whatever_clients_do() {
             }
         }
     }
-    sidecar.wait_for("all are inside", |state| state["running"] == 61);
+    sidecar.wait_for("all are with the service", |state| {
+        state["upstreams"][0]["in_flight"] == 61 && state["running"] == 31
+    });
     drop(clients);
     sidecar.wait_for("all have left", |state| state["connections"] == 1);
     drop(busy);

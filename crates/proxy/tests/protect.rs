@@ -121,29 +121,6 @@ fn clients_that_are_silent_are_dropped() {
 }
 
 #[test]
-fn an_answer_that_goes_on_gives_its_slot_back() {
-    let barrier = Barrier::default();
-    let held = barrier.clone();
-    let streaming = Upstream::raw(move |mut client| {
-        client.head().unwrap();
-        client.send("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nfirst");
-        held.pass();
-        client.send("after");
-    });
-    let config = format!("{ONE_SLOT}[proxy]\nstream_after = '50ms'\n");
-    let sidecar = Sidecar::start(&config, &[streaming.address]);
-    let mut client = sidecar.client();
-    client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
-    sidecar.wait_for("a stream", |state| {
-        state["running"] == 0 && state["finished"]["critical"]["served"] == 1
-    });
-    barrier.open();
-    assert_eq!(client.reply().text(), "firstafter", "the stream itself goes on");
-    let finished = &sidecar.state()["finished"]["critical"];
-    assert_eq!((finished["served"].as_u64(), finished["cancelled"].as_u64()), (Some(1), Some(0)));
-}
-
-#[test]
 fn the_end_loses_nothing_that_was_accepted() {
     const CLIENTS: usize = 12;
     let barrier = Barrier::default();

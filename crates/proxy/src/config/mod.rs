@@ -2,6 +2,7 @@
 
 mod address;
 mod connections;
+mod long;
 mod percent;
 mod proxy;
 mod rule;
@@ -23,6 +24,7 @@ use tidegate_core::workflow::WorkflowConfig;
 
 pub use address::{Address, Scheme, Version};
 pub use connections::{ConnectionsConfig, TlsConfig};
+pub use long::LongConfig;
 pub use percent::Percent;
 pub use proxy::{ProxyConfig, Trust, WhenLeft};
 pub use rule::{Network, Rule};

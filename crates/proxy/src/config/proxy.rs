@@ -10,7 +10,8 @@ use tidegate_core::config::Problems;
 use tidegate_http::identity::EXEMPT;
 
 use super::{
-    Address, ConnectionsConfig, HealthConfig, Percent, Rule, Spill, TlsConfig, TracesConfig,
+    Address, ConnectionsConfig, HealthConfig, LongConfig, Percent, Rule, Spill, TlsConfig,
+    TracesConfig,
 };
 use crate::log::Log;
 
@@ -79,10 +80,6 @@ pub struct ProxyConfig {
     /// answered; or `stops`, and it is ended at once. Stops is for services that notice and end their work: elsewhere clients
     /// that ask and leave would fill them. Default goes-on, as most do not notice.
     pub when_left: WhenLeft,
-    /// When an answer whose body goes on counts as a stream and gives its slot back. Longer lets slow
-    /// readers and streams take the slots of others; shorter lets more run at once than there are
-    /// slots. Default 1 s, by judgement: far above any objective for requests that are worth gating.
-    pub stream_after: Span,
     /// How long a connection to an upstream is kept without a request on it. Longer saves connects;
     /// longer than the upstream keeps it risks a request on a connection just closed. Default 4 s,
     /// below the 5 s of Node.js, the shortest in common use.
@@ -102,6 +99,8 @@ pub struct ProxyConfig {
     pub health: HealthConfig,
     /// What client connections may take.
     pub connections: ConnectionsConfig,
+    /// Requests that last long, and hold no slot.
+    pub long: LongConfig,
     /// Spans for a collector of OpenTelemetry. Default: none.
     pub traces: TracesConfig,
     /// TLS on either side. Default: none.
@@ -138,13 +137,13 @@ impl Default for ProxyConfig {
             connect_timeout: Span::from_secs(2),
             response_timeout: Span::from_secs(30),
             when_left: WhenLeft::GoesOn,
-            stream_after: Span::from_secs(1),
             idle_timeout: Span::from_secs(4),
             header_timeout: Span::from_secs(30),
             body_timeout: Span::from_secs(30),
             drain_timeout: Span::from_secs(25),
             health: HealthConfig::default(),
             connections: ConnectionsConfig::default(),
+            long: LongConfig::default(),
             traces: TracesConfig::default(),
             tls: TlsConfig::default(),
             rules: Vec::new(),
@@ -179,6 +178,7 @@ impl ProxyConfig {
             "one of http, https, h2c, h2 for all, as replicas are alike",
         );
         problems.within("connections", |problems| self.connections.validate(problems));
+        problems.within("long", |problems| self.long.validate(problems));
         problems.within("traces", |problems| self.traces.validate(problems));
         problems.within("tls", |problems| self.tls.validate(problems));
         problems.within("health", |problems| self.health.validate(problems));
@@ -203,7 +203,6 @@ impl ProxyConfig {
         for (field, span) in [
             ("connect_timeout", self.connect_timeout),
             ("response_timeout", self.response_timeout),
-            ("stream_after", self.stream_after),
             ("idle_timeout", self.idle_timeout),
             ("header_timeout", self.header_timeout),
             ("body_timeout", self.body_timeout),
