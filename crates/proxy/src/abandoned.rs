@@ -29,6 +29,7 @@ use tokio::time::{sleep, timeout};
 use crate::body::{Entry, Kept};
 use crate::config::WhenLeft;
 use crate::upstream::{Call, Source};
+use crate::verdict::Verdict;
 use crate::worker::Worker;
 
 /// Most bytes and longest time of the rest of an answer that nobody wants any more.
@@ -71,7 +72,7 @@ pub(crate) fn leave(
     worker: &Arc<Worker>,
     call: Call,
     entry: Entry,
-    begun: Option<(Source, Instant, Outcome)>,
+    begun: Option<(Source, Instant, Verdict)>,
 ) {
     let (settings, now) = (worker.settings(), worker.gate.now());
     let (whole, stops) = (call.is_whole(), settings.when_left == WhenLeft::Stops);
@@ -92,7 +93,7 @@ pub(crate) fn leave(
         let worker = &*worker;
         match begun {
             _ if over => end(worker, call, kept).await,
-            Some((source, head, outcome)) => rest(worker, call, source, head, outcome, kept).await,
+            Some((source, head, verdict)) => rest(worker, call, source, head, verdict, kept).await,
             None => answer(worker, call, kept, left).await,
         }
     });
@@ -103,9 +104,8 @@ async fn answer(worker: &Worker, mut call: Call, kept: Kept, patience: Duration)
     match timeout(patience, poll_fn(|cx| call.poll_answer(cx))).await {
         Ok(Ok(response)) => {
             let head = worker.gate.now();
-            let failed = response.status().is_server_error();
-            let outcome = if failed { Outcome::Fail } else { Outcome::Serve };
-            rest(worker, call, response.into_body(), head, outcome, kept).await;
+            let verdict = Verdict::of_head(response.status(), response.headers(), false);
+            rest(worker, call, response.into_body(), head, verdict, kept).await;
         }
         Ok(Err(_)) => {
             let now = worker.gate.now();
@@ -125,7 +125,7 @@ async fn rest(
     mut call: Call,
     mut source: Source,
     head: Instant,
-    outcome: Outcome,
+    mut verdict: Verdict,
     kept: Kept,
 ) {
     let (most, patience) = REST;
@@ -133,7 +133,10 @@ async fn rest(
         let mut read = 0;
         while read <= most {
             match poll_fn(|cx| source.poll_frame(Some(&mut call), cx)).await {
-                Some(Ok(piece)) => read += piece.data_ref().map_or(0, |data| data.len() as u64),
+                Some(Ok(piece)) => {
+                    verdict.hear(&piece);
+                    read += piece.data_ref().map_or(0, |data| data.len() as u64);
+                }
                 end => return end.is_none(),
             }
         }
@@ -141,8 +144,8 @@ async fn rest(
     });
     if read.await == Ok(true) {
         let now = worker.gate.now();
-        call.answered(now, head, false);
-        kept.finish(now, outcome);
+        call.answered(now, head, verdict.refused);
+        kept.finish(now, verdict.outcome);
     } else {
         end(worker, call, kept).await;
     }

@@ -222,7 +222,10 @@ async fn read(ahead: Arc<Ahead>, mut source: Source, mut held: Held) {
             source.poll_frame(Some(&mut held.call), cx).map(Some)
         });
         match piece.await {
-            Some(Some(Ok(piece))) => ahead.push(piece),
+            Some(Some(Ok(piece))) => {
+                held.verdict.hear(&piece);
+                ahead.push(piece);
+            }
             Some(end) => {
                 match end {
                     Some(Err(error)) => {
@@ -237,7 +240,7 @@ async fn read(ahead: Arc<Ahead>, mut source: Source, mut held: Held) {
                 break;
             }
             None => {
-                let begun = (source, held.head, held.outcome);
+                let begun = (source, held.head, held.verdict);
                 abandoned::leave(&held.worker, held.call, held.entry, Some(begun));
                 break;
             }

@@ -21,6 +21,7 @@ use crate::places::Place;
 use crate::sideline::Probe;
 use crate::trace::Span as Traced;
 use crate::upstream::{Call, Source};
+use crate::verdict::Verdict;
 use crate::worker::Worker;
 
 /// The body of every response.
@@ -95,9 +96,14 @@ impl Body for ProxyBody {
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         let this = self.get_mut();
         let mut frame = match this {
-            Self::Answer { source, held } => {
-                source.poll_frame(held.as_mut().map(|held| &mut held.call), cx)
+            Self::Answer { source, held: Some(held) } => {
+                let frame = source.poll_frame(Some(&mut held.call), cx);
+                if let Poll::Ready(Some(Ok(piece))) = &frame {
+                    held.verdict.hear(piece);
+                }
+                frame
             }
+            Self::Answer { source, held: None } => source.poll_frame(None, cx),
             Self::Ahead(ahead) => ahead.poll_frame(cx),
             Self::Text(text) => return Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
             Self::Events(events) => {
@@ -146,7 +152,7 @@ impl Drop for ProxyBody {
         match self {
             Self::Answer { source, held } => {
                 if let Some(held) = held.take() {
-                    let begun = (std::mem::replace(source, Source::Call), held.head, held.outcome);
+                    let begun = (std::mem::replace(source, Source::Call), held.head, held.verdict);
                     abandoned::leave(&held.worker, held.call, held.entry, Some(begun));
                 }
             }
@@ -164,9 +170,7 @@ pub(crate) struct Held {
     pub(crate) call: Call,
     /// When the head of the answer came.
     pub(crate) head: Instant,
-    pub(crate) outcome: Outcome,
-    /// Whether the answer is a refusal of the upstream's own.
-    pub(crate) refused: bool,
+    pub(crate) verdict: Verdict,
     /// Ends with it.
     #[expect(dead_code, reason = "held for its end")]
     pub(crate) span: Traced,
@@ -176,8 +180,8 @@ impl Held {
     /// The last byte has passed.
     pub(crate) fn end(self) {
         let now = self.worker.gate.now();
-        self.entry.finish(now, self.outcome);
-        self.call.answered(now, self.head, self.refused);
+        self.entry.finish(now, self.verdict.outcome);
+        self.call.answered(now, self.head, self.verdict.refused);
     }
 
     /// The upstream broke off within the body.
@@ -188,7 +192,7 @@ impl Held {
 
     /// Whatever is still to come waits for its reader, and is no work.
     pub(crate) fn give_back(&mut self) {
-        self.entry.take().finish(self.worker.gate.now(), self.outcome);
+        self.entry.take().finish(self.worker.gate.now(), self.verdict.outcome);
     }
 }
 

@@ -26,6 +26,7 @@ use crate::metrics::Counters;
 use crate::trace::Span;
 use crate::upload::Upload;
 use crate::upstream::{Call, Failure, Source};
+use crate::verdict::Verdict;
 use crate::worker::{Settings, Worker};
 use crate::{orca, outbound, spare};
 
@@ -272,8 +273,10 @@ async fn forward(
             // The work is done with the head: what follows lasts, and says nothing about how much the service can do.
             if changes || entry.is_the_gates() && lasts(&response, &call) {
                 let place = last(worker, settings, peer);
-                std::mem::replace(&mut entry, Entry::Outside)
-                    .finish(worker.gate.now(), outcome_of(response.status()));
+                std::mem::replace(&mut entry, Entry::Outside).finish(
+                    worker.gate.now(),
+                    Verdict::of_head(response.status(), response.headers(), false).outcome,
+                );
                 match place {
                     Ok(place) => entry = place,
                     Err(failure) => {
@@ -312,10 +315,6 @@ fn lasts(response: &Response<Source>, call: &Call) -> bool {
     kind.is_some_and(|kind| kind.eq_ignore_ascii_case(events)) || !call.is_whole()
 }
 
-fn outcome_of(status: StatusCode) -> Outcome {
-    if status.is_server_error() { Outcome::Fail } else { Outcome::Serve }
-}
-
 fn answer(
     worker: &Arc<Worker>,
     response: Response<Source>,
@@ -336,15 +335,12 @@ fn answer(
     if mentioned {
         parts.headers.remove(wire::FEEDBACK);
     }
-    let refused = || wire::refusal_of(status, &parts.headers).is_some();
     let held = Held {
         worker: Arc::clone(worker),
         entry,
         call,
         head: worker.gate.now(),
-        outcome: outcome_of(status),
-        refused: status == StatusCode::BAD_GATEWAY
-            || (mentioned || status != StatusCode::OK) && refused(),
+        verdict: Verdict::of_head(status, &parts.headers, mentioned),
         span,
     };
     Response::from_parts(parts, ProxyBody::answer(source, held))

@@ -58,6 +58,7 @@ mod tls;
 mod trace;
 mod upload;
 mod upstream;
+mod verdict;
 mod watch;
 mod worker;
 
