@@ -18,6 +18,7 @@ use crate::abandoned;
 use crate::ahead::Ahead;
 use crate::headers;
 use crate::places::Place;
+use crate::reentry::{Holding, Reserved};
 use crate::sideline::Probe;
 use crate::trace::Span as Traced;
 use crate::upstream::{Call, Source};
@@ -199,10 +200,14 @@ impl Held {
 /// A request's place in the gate. Dropped, its client has gone.
 #[derive(Debug)]
 pub(crate) enum Entry {
-    /// It has a slot; a probe too while models are played.
-    Slot(Slot, Option<Probe>),
+    /// It has a slot.
+    Slot(Slot, Beside),
     /// It had one, and waits for its body.
-    Paused(Paused, Option<Probe>),
+    Paused(Paused, Beside),
+    /// It has asked for another.
+    Asks(Beside),
+    /// It came back while its origin has a slot.
+    Reserved(#[expect(dead_code, reason = "held until it ends")] Reserved),
     /// It lasts long, and is counted with its like.
     Long(#[expect(dead_code, reason = "held until it ends")] Place),
     /// Nothing holds it: what the gate decides is not enforced for it.
@@ -219,7 +224,7 @@ impl Entry {
 
     /// Whether the gate counts it.
     pub(crate) fn is_the_gates(&self) -> bool {
-        matches!(self, Self::Slot(..) | Self::Paused(..))
+        matches!(self, Self::Slot(..) | Self::Paused(..) | Self::Asks(_))
     }
 
     pub(crate) fn has_slot(&self) -> bool {
@@ -229,36 +234,36 @@ impl Entry {
     /// Its body is not there: it gives back its slot.
     pub(crate) fn pause(&mut self) {
         *self = match self.take() {
-            Self::Slot(slot, probe) => Self::Paused(slot.pause(), probe),
+            Self::Slot(slot, beside) => Self::Paused(slot.pause(), beside),
             other => other,
         };
     }
 
     /// Its body is there again: it waits for a slot, and then [goes on](Self::go_on).
     pub(crate) fn resume(&mut self, progress: Progress) -> Option<Ticket> {
-        let Self::Paused(paused, probe) = self.take() else { return None };
-        *self = probe.map_or(Self::Outside, Self::Watched);
+        let Self::Paused(paused, beside) = self.take() else { return None };
+        *self = Self::Asks(beside);
         Some(paused.resume(progress))
     }
 
     /// It has a slot again.
     pub(crate) fn go_on(&mut self, slot: Slot) {
-        let probe = match self.take() {
-            Self::Watched(probe) => Some(probe),
-            _ => None,
-        };
-        *self = Self::Slot(slot, probe);
+        if let Self::Asks(beside) = self.take() {
+            *self = Self::Slot(slot, beside);
+        }
     }
 
     /// The client has left and the upstream goes on: what it holds until that has ended.
     pub(crate) fn keep(self) -> Kept {
         match self {
-            Self::Slot(slot, probe) => {
+            Self::Slot(slot, beside) => {
                 let started = slot.started();
-                Kept { slot: Some((slot.abandon(), started)), probe }
+                Kept { slot: Some((slot.abandon(), started)), beside }
             }
-            Self::Watched(probe) => Kept { slot: None, probe: Some(probe) },
-            Self::Paused(..) | Self::Long(_) | Self::Outside => Kept { slot: None, probe: None },
+            Self::Watched(probe) => {
+                Kept { slot: None, beside: Beside { probe: Some(probe), holding: None } }
+            }
+            _ => Kept { slot: None, beside: Beside::default() },
         }
     }
 
@@ -272,23 +277,33 @@ impl Entry {
     /// The request has ended.
     pub(crate) fn finish(self, now: Instant, outcome: Outcome) {
         let probe = match self {
-            Self::Slot(slot, probe) => {
+            Self::Slot(slot, beside) => {
                 if outcome == Outcome::Serve {
                     slot.serve();
                 } else {
                     slot.fail();
                 }
-                probe
+                beside.probe
             }
-            Self::Paused(paused, probe) => {
+            Self::Paused(paused, beside) => {
                 paused.finish(outcome);
-                probe
+                beside.probe
             }
             Self::Watched(probe) => Some(probe),
-            Self::Long(_) | Self::Outside => None,
+            Self::Asks(_) | Self::Long(_) | Self::Reserved(_) | Self::Outside => None,
         };
         probe.into_iter().for_each(|probe| probe.end(now, outcome));
     }
+}
+
+/// What goes with a slot.
+#[derive(Debug, Default)]
+pub(crate) struct Beside {
+    /// While models are played.
+    pub(crate) probe: Option<Probe>,
+    /// So that what comes back does not wait behind it.
+    #[expect(dead_code, reason = "held until it ends")]
+    pub(crate) holding: Option<Holding>,
 }
 
 /// What abandoned work holds. Dropped, the upstream is done with it, or was told to be.
@@ -296,7 +311,7 @@ impl Entry {
 pub(crate) struct Kept {
     /// And since when.
     slot: Option<(Abandoned, Instant)>,
-    probe: Option<Probe>,
+    beside: Beside,
 }
 
 impl Kept {
@@ -306,6 +321,6 @@ impl Kept {
             let cost = now.since(started).max(Span::from_nanos(1));
             slot.finish(outcome, cost.into());
         }
-        self.probe.into_iter().for_each(|probe| probe.end(now, outcome));
+        self.beside.probe.into_iter().for_each(|probe| probe.end(now, outcome));
     }
 }

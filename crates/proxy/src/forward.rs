@@ -10,7 +10,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body;
 use hyper_util::rt::TokioIo;
 use tidegate_core::rng::Rng;
-use tidegate_core::{Context, Instant, Outcome, Rejection, Workflow};
+use tidegate_core::{Context, Gate, Instant, Outcome, Rejection, Workflow};
 use tidegate_driver::context;
 use tidegate_http::identity;
 use tidegate_http::wire::{self, Refusal};
@@ -18,11 +18,12 @@ use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
 use crate::abandoned;
-use crate::body::{Entry, Held, ProxyBody};
+use crate::body::{Beside, Entry, Held, ProxyBody};
 use crate::config::{self, Percent, Trust};
 use crate::headers::{self, Peer};
 use crate::inbound::Inbound;
 use crate::metrics::Counters;
+use crate::reentry::{Origin, Reserved};
 use crate::trace::Span;
 use crate::upload::Upload;
 use crate::upstream::{Call, Failure, Source};
@@ -41,6 +42,7 @@ struct Asked {
     /// Whether anything but an address says who the user is.
     named: bool,
     grpc: bool,
+    origin: Origin,
     /// Whether its connection must end if nobody reads its body.
     long: bool,
 }
@@ -133,7 +135,8 @@ fn ask(
     let named = worker.sideline.plays() && (listens || settings.ranks.names_user(headers));
     let length = request.body().size_hint().upper();
     let long = request.version() <= Version::HTTP_11 && length.is_none_or(|it| it > SHORT_BODY);
-    Asked { context: context::draw(context), listens, named, grpc: wire::is_grpc(headers), long }
+    let (grpc, origin) = (wire::is_grpc(headers), worker.counters.reentry.origin(headers));
+    Asked { context: context::draw(context), listens, named, grpc, origin, long }
 }
 
 /// Waits for a slot, and before that for as much of the body as is worth one.
@@ -189,8 +192,14 @@ async fn await_body(
 /// is refused only if this request is within the share.
 async fn enter(worker: &Worker, now: Instant, asked: &Asked) -> Result<Entry, Rejection> {
     let (sideline, context) = (&worker.sideline, &asked.context);
+    let reentry = &worker.counters.reentry;
+    if let Some(reserved) = reserve(worker, now, asked) {
+        return Ok(Entry::Reserved(reserved));
+    }
+    let beside = |probe| Beside { probe, holding: Some(reentry.hold(asked.origin)) };
     if !sideline.plays() {
-        return worker.gate.arrive_at(now, context)?.await.map(|slot| Entry::Slot(slot, None));
+        let slot = worker.gate.arrive_at(now, context)?.await?;
+        return Ok(Entry::Slot(slot, beside(None)));
     }
     let percent = sideline.percent();
     let enforced = percent == Percent::ALL || within(percent, worker, asked);
@@ -204,7 +213,19 @@ async fn enter(worker: &Worker, now: Instant, asked: &Asked) -> Result<Entry, Re
     let arrived = worker.gate.arrive_at(now, context);
     sideline.compare(verdict.is_err(), arrived.is_err());
     let slot = arrived?.await?;
-    Ok(Entry::Slot(slot, Some(sideline.begin(worker.gate.now(), context, false))))
+    let probe = sideline.begin(worker.gate.now(), context, false);
+    Ok(Entry::Slot(slot, beside(Some(probe))))
+}
+
+/// A place in the reserve, for a request that would wait behind itself.
+fn reserve(worker: &Worker, now: Instant, asked: &Asked) -> Option<Reserved> {
+    let reentry = &worker.counters.reentry;
+    if !reentry.comes_back(asked.origin) || asked.context.deadline <= now {
+        return None;
+    }
+    let waits = |gate: &Gate| gate.waiting() > 0 || gate.running() >= gate.slots();
+    let slots = worker.gate.read(|gate| waits(gate).then(|| gate.slots()))?;
+    reentry.reserve(asked.origin, slots)
 }
 
 /// Whether a request is within the share that is enforced. A user is, or is not, with all requests
@@ -260,7 +281,7 @@ async fn forward(
     };
     let now = worker.gate.now();
     let passed_on = wire::write_context(&own, now, &worker.names);
-    request.headers_mut().insert(wire::CONTEXT, passed_on);
+    request.headers_mut().insert(wire::CONTEXT, asked.origin.add_to(passed_on));
     let limit =
         (context.deadline != Instant::FAR).then(|| Duration::from(context.deadline.since(now)));
     let (head, patience) = (request.method() == Method::HEAD, settings.body_timeout.into());

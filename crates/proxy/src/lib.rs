@@ -45,6 +45,7 @@ mod orca;
 mod outbound;
 mod places;
 mod rarely;
+mod reentry;
 pub mod reference;
 mod refusals;
 mod report;

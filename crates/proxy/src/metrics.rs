@@ -8,6 +8,7 @@ use tidegate_core::{Criticality, Outcome, Rank, Reason, Span};
 
 use crate::ahead::Readers;
 use crate::places::{Places, Turns};
+use crate::reentry::Reentry;
 
 /// How many bands there are.
 pub(crate) const BANDS: usize = Criticality::ALL.len();
@@ -167,6 +168,8 @@ pub(crate) struct Counters {
     pub(crate) turns: Arc<Turns>,
     /// Requests that last long.
     pub(crate) long: Arc<Places>,
+    /// Who has a slot, and who came back.
+    pub(crate) reentry: Arc<Reentry>,
     /// Answers that are read ahead of their clients.
     pub(crate) readers: Arc<Readers>,
     jitters: Counter,

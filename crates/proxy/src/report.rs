@@ -150,6 +150,8 @@ impl Snapshot<'_> {
         page.gauge("tidegate_tunnels", help, counters.tunnels.get());
         let help = "Requests whose bodies are not there.";
         page.gauge("tidegate_unfinished_uploads", help, counters.uploads.taken());
+        let help = "Requests that came back while their origin has a slot, and are in the reserve.";
+        page.gauge("tidegate_reserved", help, counters.reentry.reserved());
         let help = "Requests that last long and hold no slot.";
         page.gauge("tidegate_long_lived", help, counters.long.taken());
         let help = "Answers that wait for clients that are behind, and hold no slot.";
@@ -218,6 +220,7 @@ impl Snapshot<'_> {
             "connections": counters.connections.get(),
             "tunnels": counters.tunnels.get(),
             "unfinished_uploads": counters.uploads.taken(),
+            "reserved": counters.reentry.reserved(),
             "long_lived": counters.long.taken(),
             "readers_behind": counters.readers.behind(),
             "upstream_failures": failures,
