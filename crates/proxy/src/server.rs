@@ -514,7 +514,8 @@ async fn look(shared: Arc<Shared>) {
         let latest = std::time::Instant::now() + LOOK;
         let at = until.unwrap_or(latest).clamp(soonest, latest);
         tokio::time::sleep_until(at.into()).await;
-        shared.gate.dispatch();
+        // Should all that runs hang, those who wait are told.
+        shared.gate.input(Gate::refuse_overdue);
         shared.sideline.look(shared.gate.now());
         shared.watch.collect().iter().for_each(|line: &Line| shared.log(line));
     }

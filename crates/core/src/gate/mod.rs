@@ -23,6 +23,7 @@ mod change;
 mod config;
 mod door;
 mod downstream;
+mod overdue;
 mod questions;
 mod workflows;
 
@@ -53,6 +54,7 @@ pub use abandoned::Gone;
 pub use config::GateConfig;
 pub use downstream::CalleeId;
 use downstream::Downstream;
+use overdue::Standstill;
 
 /// What is left until the deadline, [`Span::MAX`] if there is none.
 fn time_left(now: Instant, context: &Context) -> Span {
@@ -109,6 +111,7 @@ pub struct Gate {
     /// Slots that are taken, be it by abandoned work.
     running: u32,
     abandoned: Abandoned,
+    standstill: Standstill,
     /// The first stage, if there is any.
     limits: Option<Box<Limits>>,
     schedule: Box<dyn Scheduler>,
@@ -216,6 +219,7 @@ impl Gate {
             entries: Slab::default(),
             running: 0,
             abandoned: Abandoned::default(),
+            standstill: Standstill::default(),
             limits: Limits::build(&config.limits, now),
             schedule: config.schedule.build(),
             admission,
@@ -408,6 +412,7 @@ impl Gate {
     /// A slot that a request of `workflow` held is free.
     fn free_slot(&mut self, now: Instant, workflow: Workflow) {
         self.running -= 1;
+        self.on_move(now);
         self.backlog.on_free(self.running);
         if let Some(control) = &mut self.control {
             control.free_slot(now, workflow);
@@ -691,6 +696,7 @@ impl Gate {
                 self.note_source(&context);
                 self.dequeue(now, id, true);
                 self.running += 1;
+                self.on_move(now);
                 self.due.push_back(Due::Start { id, degraded });
             }
         }
