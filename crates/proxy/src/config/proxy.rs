@@ -87,8 +87,8 @@ pub struct ProxyConfig {
     /// Longest time a client may take to say hello and to send the head of a request. Default 30 s
     /// (hyper's).
     pub header_timeout: Span,
-    /// Longest time a request's body may take until it is answered, beyond a second for every thousand bytes; then the
-    /// client gets 408. Also the longest time in which a client takes nothing of an answer; then its
+    /// Longest time a part of a request's body may take, 64 kB or what is left of it, or the next piece of one without a length,
+    /// until it is answered; then the client gets 408. Also the longest time in which a client takes nothing of an answer; then its
     /// connection is closed, or over HTTP/2 that request reset. Default 30 s, by judgement: as long as
     /// its head.
     pub body_timeout: Span,
