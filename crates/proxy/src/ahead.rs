@@ -4,9 +4,8 @@
 //! client, up to [`AHEAD`] bytes, and with the last byte the upstream and its slot are free, whoever reads.
 //!
 //! What is longer waits for its reader, and so does the service. A reader that has taken nothing for [`STILL`] is *behind*:
-//! its answer no longer holds a slot, but there may be no more of these than there are slots. Beyond that the one that has
-//! taken nothing for longest is cut off: its connection to the upstream is closed, and its client finds its
-//! answer broken.
+//! its answer no longer holds a slot. While more of them are behind than there are slots, those that take nothing for
+//! [`STALE`] are cut off: the connection to the upstream is closed, and the client finds its answer broken.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -18,7 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use crate::abandoned;
 use crate::body::Held;
@@ -29,7 +28,9 @@ const AHEAD: usize = 256 * 1024;
 /// And of all of them: 64 MB.
 const ALL_AHEAD: usize = 64 << 20;
 /// How long a reader of a longer one may take nothing while it holds a slot.
-const STILL: Duration = Duration::from_millis(50);
+const STILL: Duration = Duration::from_millis(20);
+/// How long it may take nothing where many do.
+const STALE: Duration = Duration::from_secs(1);
 
 /// An answer between the upstream and its client.
 #[derive(Debug)]
@@ -48,8 +49,6 @@ struct State {
     end: Option<io::Result<()>>,
     /// Whether nobody reads any more, or is to.
     over: bool,
-    /// When something was last taken.
-    taken: Instant,
     /// Who waits for a piece, and who for room.
     reader: Option<Waker>,
     writer: Option<Waker>,
@@ -61,29 +60,13 @@ pub(crate) struct Readers {
     /// Bytes that are kept.
     bytes: AtomicUsize,
     /// Those whose clients are behind.
-    behind: Mutex<Vec<Arc<Ahead>>>,
+    behind: AtomicUsize,
 }
 
 impl Readers {
     /// How many clients are behind.
     pub(crate) fn behind(&self) -> usize {
-        lock(&self.behind).len()
-    }
-
-    /// One more is; of more than `most` the one that has taken nothing for longest is cut off.
-    fn enter(&self, ahead: &Arc<Ahead>, most: usize) {
-        let mut behind = lock(&self.behind);
-        behind.push(Arc::clone(ahead));
-        if behind.len() > most {
-            let stalest = (0..behind.len()).min_by_key(|n| lock(&behind[*n].state).taken);
-            let cut = stalest.map(|stalest| behind.swap_remove(stalest));
-            drop(behind);
-            cut.iter().for_each(|cut| cut.end_early());
-        }
-    }
-
-    fn leave(&self, ahead: &Arc<Ahead>) {
-        lock(&self.behind).retain(|known| !Arc::ptr_eq(known, ahead));
+        self.behind.load(Ordering::Relaxed)
     }
 }
 
@@ -97,7 +80,6 @@ impl Ahead {
             left: left.exact(),
             end: None,
             over: false,
-            taken: Instant::now(),
             reader: None,
             writer: None,
         };
@@ -112,7 +94,6 @@ impl Ahead {
         cx: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         let mut state = lock(&self.state);
-        state.taken = Instant::now();
         if let Some(piece) = state.pieces.pop_front() {
             let length = piece.data_ref().map_or(0, Bytes::len);
             state.bytes -= length;
@@ -173,13 +154,19 @@ impl Ahead {
         reader.into_iter().for_each(Waker::wake);
     }
 
+    /// Whether there is no room for more, and somebody may still make some.
+    fn is_full(&self) -> bool {
+        let state = lock(&self.state);
+        let all = self.readers.bytes.load(Ordering::Relaxed);
+        !state.over && state.bytes > 0 && (state.bytes >= AHEAD || all >= ALL_AHEAD)
+    }
+
     /// Ready once there is room for more, or nobody reads any more.
     fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut state = lock(&self.state);
-        let all = self.readers.bytes.load(Ordering::Relaxed);
-        if state.over || state.bytes == 0 || state.bytes < AHEAD && all < ALL_AHEAD {
+        if !self.is_full() {
             return Poll::Ready(());
         }
+        let mut state = lock(&self.state);
         state.writer = Some(cx.waker().clone());
         Poll::Pending
     }
@@ -207,12 +194,18 @@ async fn read(ahead: Arc<Ahead>, mut source: Source, mut held: Held) {
     loop {
         let room = poll_fn(|cx| ahead.poll_room(cx));
         if is_behind {
-            room.await;
+            let slots = || held.worker.gate.read(tidegate_core::Gate::slots) as usize;
+            // One after the other, until there are no more than that.
+            if timeout(STALE, room).await.is_err() && ahead.readers.behind() > slots() {
+                ahead.end_early();
+            }
+            if ahead.is_full() {
+                continue;
+            }
         } else if timeout(STILL, room).await.is_err() {
             is_behind = true;
             held.give_back();
-            let most = held.worker.gate.read(tidegate_core::Gate::slots);
-            ahead.readers.enter(&ahead, most as usize);
+            ahead.readers.behind.fetch_add(1, Ordering::Relaxed);
             continue;
         }
         let piece = poll_fn(|cx| {
@@ -247,7 +240,7 @@ async fn read(ahead: Arc<Ahead>, mut source: Source, mut held: Held) {
         }
     }
     if is_behind {
-        ahead.readers.leave(&ahead);
+        ahead.readers.behind.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

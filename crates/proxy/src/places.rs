@@ -103,6 +103,12 @@ const REMEMBERED: usize = 1024;
 pub(crate) struct Turns(Mutex<BTreeMap<IpAddr, Instant>>);
 
 impl Turns {
+    /// How long `address` has to wait for those it has had.
+    pub(crate) fn owed(&self, address: IpAddr, now: Instant) -> Duration {
+        let free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        free.get(&address).map_or(Duration::ZERO, |free| free.saturating_duration_since(now))
+    }
+
     /// How long the next of `address` has to wait.
     pub(crate) fn book(&self, address: IpAddr, now: Instant) -> Duration {
         let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -6,7 +6,8 @@
 //!    longer, or as long as it gets, whoever sends it may wait for an answer first, so after [`STREAM`] what there is is
 //!    enough; but one address has only so many of these a second ([`Turns`]). A message of gRPC is enough, too.
 //! 2. While it has its slot, a body that stands still for [`STILL`] before it is answered gives it back: it is
-//!    *parked*, and nothing more is passed on. With its next part it asks for a slot again.
+//!    *parked*, and nothing more is passed on. With its next part it asks for a slot again. It has had its turn, and other
+//!    bodies of its address that are not whole wait for theirs.
 //! 3. Every part, or the next piece of a body of unknown length, has `patience` to come. What is announced decides how
 //!    fast that is: a few bytes from a slow sensor may take all of that time.
 //!
@@ -236,9 +237,9 @@ impl Upload {
         place: impl FnOnce() -> Result<Place, Lack>,
     ) -> Result<(), News> {
         let Self { body, rest: Some(rest) } = self else { return Ok(()) };
+        rest.turns = Some((Arc::clone(turns), address));
         let Poll::Ready(Err(trouble)) = rest.poll_once(body).await else {
             if !rest.ended {
-                rest.turns = Some((Arc::clone(turns), address));
                 rest.place = Some(place().map_err(News::Lack)?);
             }
             return Ok(());
@@ -260,7 +261,17 @@ impl Rest {
 
     /// Reads on until there is enough to work on.
     fn poll_part(&mut self, body: &mut Inbound, cx: &mut Context<'_>) -> Poll<Result<(), News>> {
-        while !self.is_enough() {
+        loop {
+            if self.is_enough() {
+                // Who has stood still with a slot has to wait for another, unless all is here.
+                let now = Instant::now();
+                let turns = self.turns.as_ref().filter(|_| !self.ended);
+                let owed = turns.map_or(Duration::ZERO, |(turns, own)| turns.owed(*own, now));
+                if owed.is_zero() || self.poll_timer(now + owed, cx) {
+                    break;
+                }
+                return Poll::Pending;
+            }
             match Pin::new(&mut *body).poll_frame(cx) {
                 Poll::Ready(Some(Ok(piece))) => {
                     self.bytes += piece.data_ref().map_or(0, Bytes::len);
@@ -381,6 +392,9 @@ impl Rest {
                     flow.has_slot.store(false, Ordering::Relaxed);
                     flow.parked.store(true, Ordering::Relaxed);
                     flow.tell(News::Still);
+                    if let Some((turns, address)) = &self.turns {
+                        turns.book(*address, now);
+                    }
                     self.phase = Phase::Parked;
                     self.poll_parked(body, cx);
                 } else {
