@@ -27,6 +27,7 @@ use crate::worker::Worker;
 
 /// The body of every response.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "most answers are the large one, and want no box")]
 pub(crate) enum ProxyBody {
     /// From the upstream, as it comes.
     Answer {
