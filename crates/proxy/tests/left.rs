@@ -178,7 +178,7 @@ fn resets_are_few_whatever_clients_do() {
         match n % 2 {
             0 => ask(client, "/slow"),
             _ => {
-                client.send("POST /slow HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")
+                client.send("POST /slow HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n");
             }
         }
     }
