@@ -330,6 +330,16 @@ pub struct Paused {
 }
 
 impl Paused {
+    /// The request has ended between two steps, at the cost of those it had.
+    pub fn finish(mut self, outcome: Outcome) {
+        self.claim.phase = Phase::Over;
+        let request = self.claim.request;
+        self.claim.shared.step(|state, now| {
+            let had = state.gate.request(request).map_or(Span::ZERO, |request| request.attained);
+            state.end(now, request, Span::ZERO, outcome, had.max(Span::from_nanos(1)).into());
+        });
+    }
+
     /// The next step joins the schedule. It was let in once and is not asked again.
     pub fn resume(self, progress: Progress) -> Ticket {
         let mut claim = self.claim;

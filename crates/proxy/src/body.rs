@@ -1,38 +1,43 @@
-//! [`ProxyBody`]: an upstream's answer, which keeps its slot and its connection to the last byte,
+//! [`ProxyBody`]: an upstream's answer, which keeps its slot and its connection until all of it is here,
 //! or a short text of our own.
 
-use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
-use tidegate_core::{Instant, Outcome, RequestId, Span};
-use tidegate_driver::{Charge, Slot};
+use tidegate_core::{Instant, Outcome, Progress, RequestId, Span};
+use tidegate_driver::{Abandoned, Charge, Paused, Slot, Ticket};
 
 use tokio::sync::mpsc;
 
+use crate::abandoned;
+use crate::ahead::Ahead;
 use crate::exempt;
 use crate::headers;
 use crate::inflight::Listed;
+use crate::places::Place;
+use crate::reentry::{Holding, Reserved};
 use crate::sideline::Probe;
 use crate::trace::Span as Traced;
 use crate::upstream::{Call, Source};
+use crate::verdict::Verdict;
 use crate::worker::Worker;
 
 /// The body of every response.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "nearly all are answers")]
+#[expect(clippy::large_enum_variant, reason = "most answers are the large one, and want no box")]
 pub(crate) enum ProxyBody {
-    /// From the upstream.
+    /// From the upstream, as it comes.
     Answer {
         source: Source,
         /// None once the last byte has passed.
         held: Option<Held>,
     },
+    /// From the upstream, in pieces of which some may be here already.
+    Ahead(Arc<Ahead>),
     /// Our own words.
     Text(Option<Bytes>),
     /// Pieces as they come, for a page that is open.
@@ -55,6 +60,16 @@ impl ProxyBody {
 
     pub(crate) fn empty() -> Self {
         Self::Text(None)
+    }
+
+    /// There is more than one piece: what holds a slot is not to wait for its reader.
+    fn read_ahead(&mut self) {
+        let Self::Answer { source, held } = self else { return };
+        if let Some(held) = held.take_if(|held| held.entry.has_slot()) {
+            let left = hint(source, Some(&held));
+            let source = std::mem::replace(source, Source::Call);
+            *self = Self::Ahead(Ahead::begin(source, held, left));
+        }
     }
 }
 
@@ -82,30 +97,29 @@ impl Body for ProxyBody {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        let (source, held) = match self.get_mut() {
-            Self::Answer { source, held } => (source, held),
+        let this = self.get_mut();
+        let frame = match this {
+            Self::Answer { source, held: Some(held) } => {
+                let mut frame = source.poll_frame(Some(&mut held.call), cx);
+                if let Poll::Ready(Some(Ok(piece))) = &mut frame {
+                    held.hear(piece);
+                }
+                frame
+            }
+            Self::Answer { source, held: None } => source.poll_frame(None, cx),
+            Self::Ahead(ahead) => ahead.poll_frame(cx),
             Self::Text(text) => return Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
             Self::Events(events) => {
                 return events.poll_recv(cx).map(|event| event.map(|event| Ok(Frame::data(event))));
             }
         };
-        let mut frame = match (&mut *source, &mut *held) {
-            (Source::Call, Some(held)) => held.call.poll_frame(cx),
-            (Source::Call, None) => Poll::Ready(None),
-            (Source::Stream(body), _) => Pin::new(body).poll_frame(cx).map_err(io::Error::other),
-        };
-        if let Poll::Ready(Some(Ok(frame))) = &mut frame {
-            headers::clean_trailers(frame);
-            if let (Some(trailers), Some(held)) = (frame.trailers_mut(), held.as_mut()) {
-                held.hear_cost(trailers);
-                headers::remove_reports(trailers, held.worker.settings().trust);
-            }
-        }
+        let Self::Answer { source, held } = this else { return frame };
         match &frame {
             Poll::Ready(Some(Err(_))) => held.take().into_iter().for_each(Held::broken),
             Poll::Ready(None) => held.take().into_iter().for_each(Held::end),
             _ if is_done(source, held.as_ref()) => held.take().into_iter().for_each(Held::end),
-            _ => held.iter_mut().for_each(Held::go_on),
+            Poll::Ready(Some(Ok(_))) => this.read_ahead(),
+            Poll::Pending => {}
         }
         frame
     }
@@ -114,6 +128,7 @@ impl Body for ProxyBody {
         match self {
             Self::Answer { source: Source::Stream(body), .. } => body.is_end_stream(),
             Self::Answer { source, held } => is_done(source, held.as_ref()),
+            Self::Ahead(ahead) => ahead.is_at_end(),
             Self::Text(text) => text.is_none(),
             Self::Events(_) => false,
         }
@@ -122,24 +137,38 @@ impl Body for ProxyBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Answer { source, held } => hint(source, held.as_ref()),
+            Self::Ahead(ahead) => ahead.size_hint(),
             Self::Events(_) => SizeHint::default(),
             Self::Text(text) => SizeHint::with_exact(text.as_ref().map_or(0, Bytes::len) as u64),
         }
     }
 }
 
-/// What a request holds while its answer passes. Dropped before the end, because the client has
-/// gone, it is cancelled: slot and connection are given up.
+impl Drop for ProxyBody {
+    /// Before the end of an answer: its client has left.
+    fn drop(&mut self) {
+        match self {
+            Self::Answer { source, held } => {
+                if let Some(held) = held.take() {
+                    let begun = (std::mem::replace(source, Source::Call), held.head, held.verdict);
+                    abandoned::leave(&held.worker, held.call, held.entry, Some(begun));
+                }
+            }
+            Self::Ahead(ahead) => ahead.end_early(),
+            Self::Text(_) | Self::Events(_) => {}
+        }
+    }
+}
+
+/// What a request holds while its answer passes.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) worker: Arc<Worker>,
-    pub(crate) place: Place,
+    pub(crate) entry: Entry,
     pub(crate) call: Call,
     /// When the head of the answer came.
     pub(crate) head: Instant,
-    pub(crate) outcome: Outcome,
-    /// Whether the answer is a refusal of the upstream's own.
-    pub(crate) refused: bool,
+    pub(crate) verdict: Verdict,
     /// Calls that the service makes for it are known by it, to its end.
     pub(crate) listed: Listed,
     /// Ends with it.
@@ -151,103 +180,48 @@ impl Held {
     /// The last byte has passed.
     pub(crate) fn end(self) {
         let now = self.worker.gate.now();
-        self.place.finish(now, self.outcome);
+        self.entry.finish(now, self.verdict.outcome);
         self.listed.end();
-        self.call.answered(now, self.head, self.refused);
+        self.call.answered(now, self.head, self.verdict.refused);
     }
 
     /// The upstream broke off within the body.
-    fn broken(self) {
-        self.place.finish(self.worker.gate.now(), Outcome::Fail);
+    pub(crate) fn broken(self) {
+        self.entry.finish(self.worker.gate.now(), Outcome::Fail);
         // The call is dropped, and with it the connection.
     }
 
-    /// What the request has cost may stand behind the answer.
-    fn hear_cost(&mut self, trailers: &HeaderMap) {
-        let Some(said) = self.worker.settings().costs.said(trailers) else { return };
-        match &mut self.place {
-            Place::Own(entry) => entry.charge(said),
-            Place::Shared(shared) => {
-                lock(shared).iter_mut().for_each(|(entry, _)| entry.charge(said));
-            }
-        }
+    /// A piece of the answer: what it says of the request is for us, and not all of it for our clients.
+    pub(crate) fn hear(&mut self, piece: &mut Frame<Bytes>) {
+        self.verdict.hear(piece);
+        headers::clean_trailers(piece);
+        let Some(trailers) = piece.trailers_mut() else { return };
+        let settings = self.worker.settings();
+        // What the request has cost may stand behind the answer.
+        let said = settings.costs.said(trailers);
+        said.into_iter().for_each(|said| self.entry.charge(said));
+        headers::remove_reports(trailers, settings.trust);
     }
 
-    /// The body does not come in one piece: from now on it may turn out to be a stream.
-    fn go_on(&mut self) {
-        if let Place::Own(entry) = &mut self.place {
-            let entry = std::mem::replace(entry, Entry::Outside);
-            let shared = Arc::new(Mutex::new(Some((entry, self.outcome))));
-            self.worker.streams.watch(self.worker.gate.now(), &shared);
-            self.place = Place::Shared(shared);
-        }
+    /// Whatever is still to come waits for its reader, and is no work.
+    pub(crate) fn give_back(&mut self) {
+        self.entry.take().finish(self.worker.gate.now(), self.verdict.outcome);
     }
-}
-
-/// Where a request's entry is.
-#[derive(Debug)]
-pub(crate) enum Place {
-    /// With its answer: most answers come in one piece.
-    Own(Entry),
-    /// [`Streams`] may take it.
-    Shared(Arc<Watched>),
-}
-
-/// An entry and how it will end; none once it has.
-type Watched = Mutex<Option<(Entry, Outcome)>>;
-
-impl Place {
-    fn finish(self, now: Instant, outcome: Outcome) {
-        match self {
-            Self::Own(entry) => entry.finish(now, outcome),
-            Self::Shared(shared) => {
-                let taken = lock(&shared).take();
-                taken.into_iter().for_each(|(entry, _)| entry.finish(now, outcome));
-            }
-        }
-    }
-}
-
-/// Answers of one thread that go on. One that lasts is a stream, or has a slow reader: it gives its
-/// slot back, as it says nothing about how many requests the service can take at once.
-#[derive(Debug, Default)]
-pub(crate) struct Streams {
-    /// Since when, the oldest first. Those that have ended are still here, for `stream_after`.
-    going_on: Mutex<VecDeque<(Instant, Weak<Watched>)>>,
-}
-
-impl Streams {
-    fn watch(&self, now: Instant, shared: &Arc<Watched>) {
-        lock(&self.going_on).push_back((now, Arc::downgrade(shared)));
-    }
-
-    /// Ends in the gate what has gone on for longer than `after`.
-    pub(crate) fn sweep(&self, now: Instant, after: Span) {
-        loop {
-            let mut going_on = lock(&self.going_on);
-            if going_on.front().is_none_or(|(since, _)| now.since(*since) < after) {
-                return;
-            }
-            let oldest = going_on.pop_front();
-            drop(going_on);
-            let shared = oldest.and_then(|(_, shared)| shared.upgrade());
-            let taken = shared.and_then(|shared| lock(&shared).take());
-            taken.into_iter().for_each(|(entry, outcome)| entry.finish(now, outcome));
-        }
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A request's place in the gate. Dropped, its client has gone.
 #[derive(Debug)]
 pub(crate) enum Entry {
-    /// It has a slot; a probe too while models are played.
-    Slot(Slot, Option<Probe>),
-    /// The same, and the gate has heard how much of its time the service has worked.
-    Measured(Slot, Option<Probe>),
+    /// It has a slot.
+    Slot(Slot, Beside),
+    /// It had one, and waits for its body.
+    Paused(Paused, Beside),
+    /// It has asked for another.
+    Asks(Beside),
+    /// It came back while its origin has a slot.
+    Reserved(#[expect(dead_code, reason = "held until it ends")] Reserved),
+    /// It lasts long, and is counted with its like.
+    Long(#[expect(dead_code, reason = "held until it ends")] Place),
     /// Nothing holds it: what the gate decides is not enforced for it.
     Watched(Probe),
     /// It passed the gate, in one of the places for that.
@@ -264,7 +238,7 @@ impl Entry {
 
     /// What the request will be taken to have cost.
     pub(crate) fn charge(&mut self, charge: Charge) {
-        if let Self::Slot(slot, _) | Self::Measured(slot, _) = self {
+        if let Self::Slot(slot, _) = self {
             slot.charge(charge);
         }
     }
@@ -272,43 +246,135 @@ impl Entry {
     /// Who it is in the gate.
     pub(crate) fn request(&self) -> Option<RequestId> {
         match self {
-            Self::Slot(slot, _) | Self::Measured(slot, _) => Some(slot.request()),
-            Self::Watched(_) | Self::Exempt(_) | Self::Outside => None,
+            Self::Slot(slot, _) => Some(slot.request()),
+            _ => None,
         }
     }
 
     /// The gate has been told of its service time.
-    pub(crate) fn measured(self) -> Self {
-        match self {
-            Self::Slot(slot, probe) => Self::Measured(slot, probe),
+    pub(crate) fn measured(mut self) -> Self {
+        if let Self::Slot(_, beside) = &mut self {
+            beside.measured = true;
+        }
+        self
+    }
+
+    /// What is here, and from then on nothing.
+    pub(crate) fn take(&mut self) -> Self {
+        std::mem::replace(self, Self::Outside)
+    }
+
+    /// Whether the gate counts it.
+    pub(crate) fn is_the_gates(&self) -> bool {
+        matches!(self, Self::Slot(..) | Self::Paused(..) | Self::Asks(_))
+    }
+
+    pub(crate) fn has_slot(&self) -> bool {
+        matches!(self, Self::Slot(..))
+    }
+
+    /// Its body is not there: it gives back its slot.
+    pub(crate) fn pause(&mut self) {
+        *self = match self.take() {
+            Self::Slot(slot, beside) => Self::Paused(slot.pause(), beside),
             other => other,
+        };
+    }
+
+    /// Its body is there again: it waits for a slot, and then [goes on](Self::go_on).
+    pub(crate) fn resume(&mut self, progress: Progress) -> Option<Ticket> {
+        let Self::Paused(paused, beside) = self.take() else { return None };
+        *self = Self::Asks(beside);
+        Some(paused.resume(progress))
+    }
+
+    /// It has a slot again.
+    pub(crate) fn go_on(&mut self, slot: Slot) {
+        if let Self::Asks(beside) = self.take() {
+            *self = Self::Slot(slot, beside);
+        }
+    }
+
+    /// The client has left and the upstream goes on: what it holds until that has ended.
+    pub(crate) fn keep(self) -> Kept {
+        match self {
+            Self::Slot(slot, beside) => {
+                let started = slot.started();
+                Kept { slot: Some((slot.abandon(), started)), beside }
+            }
+            Self::Watched(probe) => {
+                Kept { slot: None, beside: Beside { probe: Some(probe), ..Beside::default() } }
+            }
+            _ => Kept { slot: None, beside: Beside::default() },
+        }
+    }
+
+    /// The client has left, and nobody will hear when the upstream is done.
+    pub(crate) fn lose(self) {
+        if let Self::Slot(slot, _) = self {
+            slot.lose();
         }
     }
 
     /// The request has ended.
     pub(crate) fn finish(self, now: Instant, outcome: Outcome) {
         let probe = match self {
-            Self::Measured(slot, probe) => {
+            Self::Slot(slot, beside) if beside.measured => {
                 let held = now.since(slot.started()).max(Span::from_nanos(1));
                 let cost = slot.cost(held);
                 slot.finish(outcome, cost);
-                probe
+                beside.probe
             }
-            Self::Slot(slot, probe) => {
+            Self::Slot(slot, beside) => {
                 if outcome == Outcome::Serve {
                     slot.serve();
                 } else {
                     slot.fail();
                 }
-                probe
+                beside.probe
+            }
+            Self::Paused(paused, beside) => {
+                paused.finish(outcome);
+                beside.probe
             }
             Self::Watched(probe) => Some(probe),
             Self::Exempt(place) => {
                 place.end();
                 None
             }
-            Self::Outside => None,
+            Self::Asks(_) | Self::Long(_) | Self::Reserved(_) | Self::Outside => None,
         };
         probe.into_iter().for_each(|probe| probe.end(now, outcome));
+    }
+}
+
+/// What goes with a slot.
+#[derive(Debug, Default)]
+pub(crate) struct Beside {
+    /// While models are played.
+    pub(crate) probe: Option<Probe>,
+    /// Whether the gate has heard how much of its time the service has worked.
+    pub(crate) measured: bool,
+    /// So that what comes back does not wait behind it.
+    #[expect(dead_code, reason = "held until it ends")]
+    pub(crate) holding: Option<Holding>,
+}
+
+/// What abandoned work holds. Dropped, the upstream is done with it, or was told to be.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    /// And since when.
+    slot: Option<(Abandoned, Instant)>,
+    beside: Beside,
+}
+
+impl Kept {
+    /// The upstream has ended it, so.
+    pub(crate) fn finish(self, now: Instant, outcome: Outcome) {
+        if let Some((slot, started)) = self.slot {
+            let cost = now.since(started).max(Span::from_nanos(1));
+            slot.finish(outcome, cost.into());
+        }
+        self.beside.probe.into_iter().for_each(|probe| probe.end(now, outcome));
     }
 }

@@ -15,6 +15,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::task::{Context as TaskContext, Poll, ready};
 use std::time::Duration;
 use std::{io, mem};
 
@@ -39,7 +40,7 @@ use crate::inbound::Inbound;
 use crate::inflight::{By, Calling, Found, InFlight, Listed};
 use crate::metrics::Counter;
 use crate::trace::Span;
-use crate::upload::Upload;
+use crate::upload::{Flow, News, Upload};
 use crate::upstream::{Call, Failure, Source};
 use crate::worker::{Settings, Worker};
 
@@ -142,9 +143,10 @@ pub(crate) async fn serve(
 ) -> Answer {
     let settings = worker.settings();
     let patience: Duration = settings.body_timeout.into();
-    let mut request = request.map(|body| Upload::new(body, patience));
+    let grpc = wire::is_grpc(request.headers());
+    let mut request = request.map(|body| Upload::new(body, patience, grpc));
     let outgoing = Outgoing::of(worker, way, &settings, &request);
-    let asked = Asked::of_call(outgoing.context, &request);
+    let asked = Asked::of_call(outgoing.context, peer.ip, &request);
     if let Err((status, why)) = prepare(&mut request, peer, &settings) {
         return forward::plain(status, why);
     }
@@ -242,10 +244,12 @@ impl<'a> Outgoing<'a> {
             let deadline = departure.context.deadline;
             let left = deadline.since(worker.gate.now());
             let limit = (deadline != Instant::FAR).then(|| Duration::from(left));
-            let clock = || worker.gate.now();
             // There are at most 64.
             let to = u8::try_from(departure.endpoint).ok();
-            let sent = settings.upstreams.send(clock, request, limit, to).await;
+            // Outside of the gate that stands before the service: nothing there waits for it.
+            let (mut outside, progress) = (Entry::Outside, context.progress);
+            let send = settings.upstreams.send(worker, request, limit, to, progress, &mut outside);
+            let sent = send.await;
             let (response, upstream) = match sent {
                 Ok(answered) => answered,
                 Err(failure) => {
@@ -432,6 +436,16 @@ fn finish(worker: &Arc<Worker>, response: Response<Source>, upstream: Call) {
     }));
 }
 
+/// Ready when the body will not come; that it stands still is no news where nothing is held for it.
+fn poll_failure(flow: &Flow, cx: &mut TaskContext<'_>) -> Poll<Failure> {
+    loop {
+        match ready!(flow.poll_news(cx)) {
+            News::Still | News::Again => {}
+            news => return Poll::Ready(Failure::of(news)),
+        }
+    }
+}
+
 /// A request that can be sent once more.
 #[derive(Debug)]
 struct Kept {
@@ -451,12 +465,16 @@ impl Kept {
         let flow = request.body().flow();
         loop {
             let mut upload = Pin::new(request.body_mut());
-            let frame = match poll_fn(|cx| upload.as_mut().poll_frame(cx)).await {
+            let next = poll_fn(|cx| {
+                let piece = upload.as_mut().poll_frame(cx).map(Ok);
+                match flow.as_ref().filter(|_| piece.is_pending()) {
+                    Some(flow) => poll_failure(flow, cx).map(Err),
+                    None => piece,
+                }
+            });
+            let frame = match next.await? {
                 None => break,
                 Some(Ok(frame)) => frame,
-                Some(Err(_)) if flow.as_ref().is_some_and(|flow| flow.is_slow()) => {
-                    return Err(Failure::Slow);
-                }
                 Some(Err(error)) => return Err(Failure::Client(io::Error::other(error))),
             };
             match frame.into_data() {

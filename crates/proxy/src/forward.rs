@@ -1,31 +1,39 @@
 //! The way of one request: into the gate, to an upstream, and back.
 
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CONNECTION, CONTENT_TYPE};
+use http::header::{CONNECTION, CONTENT_TYPE, EXPECT, UPGRADE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body;
 use hyper_util::rt::TokioIo;
 use tidegate_core::rng::Rng;
-use tidegate_core::{Advice, Context, Feedback, Instant, Outcome, Progress, Rejection, Workflow};
+use tidegate_core::{
+    Advice, Context, Feedback, Gate, Instant, Outcome, Progress, Rejection, Workflow,
+};
 use tidegate_driver::context;
+use tidegate_http::identity;
 use tidegate_http::wire::{self, Refusal};
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
-use crate::body::{Entry, Held, Place, ProxyBody};
+use crate::abandoned;
+use crate::body::{Beside, Entry, Held, ProxyBody};
 use crate::config::{self, Percent, Trust};
 use crate::entry::Client;
 use crate::headers::{self, Peer};
 use crate::inbound::Inbound;
 use crate::inflight::{InFlight, Listed};
+use crate::metrics::Counters;
+use crate::reentry::{Origin, Reserved};
 use crate::seats::Seat;
 use crate::trace::Span;
 use crate::upload::Upload;
 use crate::upstream::{Call, Failure, Source};
+use crate::verdict::Verdict;
 use crate::worker::{Settings, Worker};
 use crate::{edge, exempt, orca, outbound, spare, tunnel};
 
@@ -35,20 +43,24 @@ type Answer = Response<ProxyBody>;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     context: Context,
+    /// Whose it is, through the proxies that we trust.
+    address: IpAddr,
     /// Whether it came with a context that was taken, so that its sender understands feedback.
     listens: bool,
     /// Whether anything but an address says who the user is.
     named: bool,
     grpc: bool,
+    origin: Origin,
     /// Whether its connection must end if nobody reads its body.
     long: bool,
 }
 
 impl Asked {
     /// A call of the guarded service.
-    pub(crate) fn of_call(context: Context, request: &Request<Upload>) -> Self {
+    pub(crate) fn of_call(context: Context, address: IpAddr, request: &Request<Upload>) -> Self {
         let (grpc, long) = (wire::is_grpc(request.headers()), is_long(request));
-        Self { context, listens: false, named: true, grpc, long }
+        let origin = Origin::default();
+        Self { context, address, listens: false, named: true, grpc, origin, long }
     }
 }
 
@@ -61,7 +73,8 @@ pub(crate) async fn serve(worker: &Arc<Worker>, peer: &Peer, request: Request<In
     let settings = worker.settings();
     let patience = settings.body_timeout.into();
     // From here on it stays where it is: it is large.
-    let mut request = request.map(|body| Upload::new(body, patience));
+    let grpc = wire::is_grpc(request.headers());
+    let mut request = request.map(|body| Upload::new(body, patience, grpc));
     if let Err(answer) = edge::clean(worker, &settings, peer, &mut request) {
         return *answer;
     }
@@ -78,12 +91,26 @@ pub(crate) async fn serve(worker: &Arc<Worker>, peer: &Peer, request: Request<In
             Err(back) => span = back,
         }
     }
-    let entry = match enter(worker, now, &asked).await {
+    if identity::is_exempt(&settings.long_paths, request.uri().path()) {
+        return match last(worker, &settings, asked.address) {
+            Ok(entry) => {
+                span.passed();
+                forward(worker, &settings, peer, &mut request, &asked, entry, span).await
+            }
+            Err(failure) => fail(worker, &failure),
+        };
+    }
+    let entry = match admit(worker, &settings, &mut request, &asked, now).await {
         Ok(entry) => entry,
-        Err(rejection) => {
+        Err(Failure::Refused(rejection)) => {
             span.refused(&rejection);
             spare::time().await;
             let answer = refuse(worker, &settings, &rejection, &asked);
+            span.failed(answer.status());
+            return answer;
+        }
+        Err(failure) => {
+            let answer = fail(worker, &failure);
             span.failed(answer.status());
             return answer;
         }
@@ -158,8 +185,8 @@ fn ask(
     // Asked for only where a share is enforced.
     let named = worker.sideline.plays() && (listens || settings.ranks.names_user(headers, &client));
     let (grpc, long) = (wire::is_grpc(headers), is_long(request));
-    let context = context::draw(context);
-    Asked { context, listens, named, grpc, long }
+    let (context, origin) = (context::draw(context), worker.counters.reentry.origin(headers));
+    Asked { context, address: client.address, listens, named, grpc, origin, long }
 }
 
 fn is_long(request: &Request<Upload>) -> bool {
@@ -167,12 +194,67 @@ fn is_long(request: &Request<Upload>) -> bool {
     request.version() <= Version::HTTP_11 && length.is_none_or(|it| it > SHORT_BODY)
 }
 
+/// Waits for a slot, and before that for as much of the body as is worth one.
+async fn admit(
+    worker: &Worker,
+    settings: &Settings,
+    request: &mut Request<Upload>,
+    asked: &Asked,
+    now: Instant,
+) -> Result<Entry, Failure> {
+    let enforced = worker.sideline.percent() == Percent::ALL;
+    if !enforced || request.body().flow().is_none() || request.headers().contains_key(UPGRADE) {
+        return Ok(enter(worker, now, asked).await?);
+    }
+    // Not to be carried by every request.
+    Box::pin(async {
+        // A client that waits for our word before it sends its body has it with a slot, which is then given back.
+        if request.headers().contains_key(EXPECT) {
+            let mut entry = enter(worker, now, asked).await?;
+            entry.pause();
+            await_body(worker, settings, asked.address, request.body_mut()).await?;
+            if let Some(ticket) = entry.resume(asked.context.progress) {
+                entry.go_on(ticket.await?);
+            }
+            return Ok(entry);
+        }
+        await_body(worker, settings, asked.address, request.body_mut()).await?;
+        Ok(enter(worker, worker.gate.now(), asked).await?)
+    })
+    .await
+}
+
+/// A place for a request that lasts long.
+fn last(worker: &Worker, settings: &Settings, address: IpAddr) -> Result<Entry, Failure> {
+    let place = worker.counters.long.take(address, settings.places);
+    place.map(Entry::Long).map_err(|lack| Failure::Lack("that last long", lack))
+}
+
+async fn await_body(
+    worker: &Worker,
+    settings: &Settings,
+    address: IpAddr,
+    body: &mut Upload,
+) -> Result<(), Failure> {
+    let Counters { uploads, turns, .. } = &*worker.counters;
+    let place = || uploads.take(address, settings.places);
+    body.begin(turns, address, place).await.map_err(Failure::of)?;
+    body.part().await.map_err(Failure::of)
+}
+
 /// Waits for a slot. Where the gate is not fully enforced nothing waits, and what its model refuses
 /// is refused only if this request is within the share.
 async fn enter(worker: &Worker, now: Instant, asked: &Asked) -> Result<Entry, Rejection> {
     let (sideline, context) = (&worker.sideline, &asked.context);
+    let reentry = &worker.counters.reentry;
+    if let Some(reserved) = reserve(worker, now, asked) {
+        return Ok(Entry::Reserved(reserved));
+    }
+    let beside =
+        |probe| Beside { probe, holding: Some(reentry.hold(asked.origin)), measured: false };
     if !sideline.plays() {
-        return worker.gate.arrive_at(now, context)?.await.map(|slot| Entry::Slot(slot, None));
+        let slot = worker.gate.arrive_at(now, context)?.await?;
+        return Ok(Entry::Slot(slot, beside(None)));
     }
     let percent = sideline.percent();
     let enforced = percent == Percent::ALL || within(percent, worker, asked);
@@ -186,7 +268,19 @@ async fn enter(worker: &Worker, now: Instant, asked: &Asked) -> Result<Entry, Re
     let arrived = worker.gate.arrive_at(now, context);
     sideline.compare(verdict.is_err(), arrived.is_err());
     let slot = arrived?.await?;
-    Ok(Entry::Slot(slot, Some(sideline.begin(worker.gate.now(), context, false))))
+    let probe = sideline.begin(worker.gate.now(), context, false);
+    Ok(Entry::Slot(slot, beside(Some(probe))))
+}
+
+/// A place in the reserve, for a request that would wait behind itself.
+fn reserve(worker: &Worker, now: Instant, asked: &Asked) -> Option<Reserved> {
+    let reentry = &worker.counters.reentry;
+    if !reentry.comes_back(asked.origin) || asked.context.deadline <= now {
+        return None;
+    }
+    let waits = |gate: &Gate| gate.waiting() > 0 || gate.running() >= gate.slots();
+    let slots = worker.gate.read(|gate| waits(gate).then(|| gate.slots()))?;
+    reentry.reserve(asked.origin, slots)
 }
 
 /// Whether a request is within the share that is enforced. A user is, or is not, with all requests
@@ -249,7 +343,7 @@ pub(crate) async fn forward(
     };
     let now = worker.gate.now();
     let passed_on = wire::write_context(&own, now, &worker.names);
-    request.headers_mut().insert(wire::CONTEXT, passed_on);
+    request.headers_mut().insert(wire::CONTEXT, asked.origin.add_to(passed_on));
     ask_for_less(settings, request.headers_mut(), entry.degraded());
     let headers = request.headers();
     let list = |inside: &Arc<InFlight>| inside.list(headers, context, entry.request());
@@ -258,21 +352,35 @@ pub(crate) async fn forward(
     left.into_iter().for_each(|left| wire::shorten_timeouts(request.headers_mut(), left));
     let limit = left.map(Duration::from);
     let head = request.method() == Method::HEAD;
-    match settings.upstreams.send(|| worker.gate.now(), request, limit, None).await {
+    let upstreams = &settings.upstreams;
+    let sent_to = upstreams.send(worker, request, limit, None, context.progress, &mut entry);
+    match sent_to.await {
         Ok((response, call)) => {
             sent.answered(&response);
             let status = response.status();
             span.answered(call.address(), response.status());
-            match client {
-                Some(client) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                    begin_tunnel(worker, *client, response, call, (entry, listed))
+            let changes = status == StatusCode::SWITCHING_PROTOCOLS;
+            entry.charge(settings.costs.unsaid());
+            let cost = settings.costs.said(response.headers());
+            cost.into_iter().for_each(|cost| entry.charge(cost));
+            let (mut entry, said) = Said::of(worker, entry, &listed, status);
+            // The work is done with the head: what follows lasts, and says nothing about how much the service can do.
+            if changes || entry.is_the_gates() && lasts(&response, &call) {
+                let place = last(worker, settings, asked.address);
+                let outcome = Verdict::of_head(status, response.headers(), false).outcome;
+                entry.take().finish(worker.gate.now(), outcome);
+                match place {
+                    Ok(place) => entry = place,
+                    Err(failure) => {
+                        abandoned::leave(worker, call, entry, None);
+                        return fail(worker, &failure);
+                    }
                 }
-                _ => {
-                    entry.charge(settings.costs.unsaid());
-                    let cost = settings.costs.said(response.headers());
-                    cost.into_iter().for_each(|cost| entry.charge(cost));
+            }
+            match client.filter(|_| changes) {
+                Some(client) => begin_tunnel(worker, *client, response, call, (entry, listed)),
+                None => {
                     let response = complete(response, head, settings.body_timeout.into());
-                    let (entry, said) = Said::of(worker, entry, &listed, status);
                     let mut answer = answer(worker, response, call, (entry, listed, span));
                     if let Some(said) = said {
                         answer.extensions_mut().insert(said);
@@ -287,7 +395,10 @@ pub(crate) async fn forward(
             if !failure.is_the_clients() {
                 entry.finish(worker.gate.now(), Outcome::Fail);
             }
-            let answer = fail(worker, &failure);
+            let answer = match &failure {
+                Failure::Refused(rejection) => refuse(worker, settings, rejection, asked),
+                _ => fail(worker, &failure),
+            };
             span.failed(answer.status());
             answer
         }
@@ -338,6 +449,15 @@ impl Said {
     }
 }
 
+/// Whether what follows the head of an answer lasts long by nature: a stream of events, or the answer to a request that is
+/// not whole, so that both sides talk to each other.
+fn lasts(response: &Response<Source>, call: &Call) -> bool {
+    let kind = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let events = b"text/event-stream";
+    let kind = kind.and_then(|kind| kind.get(..events.len()));
+    kind.is_some_and(|kind| kind.eq_ignore_ascii_case(events)) || !call.is_whole()
+}
+
 /// The answer of an upstream, which gives back what it holds with its last byte.
 pub(crate) fn answer(
     worker: &Arc<Worker>,
@@ -364,15 +484,12 @@ pub(crate) fn answer(
     if mentioned {
         headers::remove_reports(&mut parts.headers, worker.settings().trust);
     }
-    let refused = || wire::refusal_of(status, &parts.headers).is_some();
     let held = Held {
         worker: Arc::clone(worker),
-        place: Place::Own(entry),
+        entry,
         call,
         head: worker.gate.now(),
-        outcome: if status.is_server_error() { Outcome::Fail } else { Outcome::Serve },
-        refused: status == StatusCode::BAD_GATEWAY
-            || (mentioned || status != StatusCode::OK) && refused(),
+        verdict: Verdict::of_head(status, &parts.headers, mentioned),
         listed,
         span,
     };
@@ -417,8 +534,7 @@ impl Upgrading {
     }
 }
 
-/// Joins both sides of a connection that has changed its protocol. The slot is free from here on:
-/// a connection kept for hours says nothing about how many requests the service can take.
+/// Joins both sides of a connection that has changed its protocol.
 fn begin_tunnel(
     worker: &Arc<Worker>,
     Upgrading { client, seat }: Upgrading,
@@ -426,13 +542,12 @@ fn begin_tunnel(
     mut call: Call,
     (entry, listed): (Entry, Listed),
 ) -> Answer {
-    entry.finish(worker.gate.now(), Outcome::Serve);
     let worker = Arc::clone(worker);
     seat.iter().for_each(|seat| seat.become_tunnel());
     let limit = worker.settings().connections.tunnel_idle_timeout.into();
     tokio::spawn(async move {
-        // Held to its end: it is a connection of its client's.
-        let (_seat, _inside) = (seat, listed);
+        // Held to its end: it is a connection of its client's, and lasts long.
+        let (_seat, _inside, _place) = (seat, listed, entry);
         let _open = worker.counters.tunnels.hold();
         if let (Ok(client), Some(upstream)) = (client.await, call.take_connection()) {
             let (mut client, (upstream, read)) = (TokioIo::new(client), upstream.into_parts());
@@ -454,6 +569,9 @@ pub(crate) fn fail(worker: &Worker, failure: &Failure) -> Answer {
         Failure::Late => (StatusCode::GATEWAY_TIMEOUT, &worker.counters.late),
         Failure::Slow => (StatusCode::REQUEST_TIMEOUT, &worker.counters.slow_clients),
         Failure::Client(_) => (StatusCode::BAD_REQUEST, &worker.counters.broken_uploads),
+        Failure::Lack(..) | Failure::Refused(_) => {
+            (StatusCode::SERVICE_UNAVAILABLE, &worker.counters.too_many_waiting)
+        }
     };
     counter.add(1);
     // Addresses and errors are for operators (`/state`).
@@ -515,6 +633,6 @@ mod tests {
         }
         type Call<'a> = (&'a Arc<Worker>, &'a Peer, Request<Inbound>);
         let bytes = size(|(worker, peer, request): Call<'_>| serve(worker, peer, request));
-        assert!(bytes <= 2112, "{bytes} bytes");
+        assert!(bytes <= 2560, "{bytes} bytes");
     }
 }

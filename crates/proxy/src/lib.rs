@@ -21,8 +21,10 @@
 
 #![allow(clippy::disallowed_methods, reason = "a driver reads the clock for the core")]
 
+mod abandoned;
 mod address;
 mod admin;
+mod ahead;
 mod body;
 mod certificate;
 pub mod config;
@@ -53,11 +55,14 @@ mod operate;
 mod orca;
 mod outbound;
 mod outlets;
+mod places;
 mod proxy_protocol;
 mod rarely;
+mod reentry;
 pub mod reference;
 mod refusals;
 mod report;
+mod resets;
 mod seats;
 mod server;
 mod sideline;
@@ -69,6 +74,7 @@ mod trace;
 mod tunnel;
 mod upload;
 mod upstream;
+mod verdict;
 mod watch;
 mod worker;
 

@@ -1,9 +1,14 @@
 //! Numbers about what happened: counted from the gate's events and by the workers.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_core::event::Event;
 use tidegate_core::{Criticality, Outcome, Rank, Reason, Span};
+
+use crate::ahead::Readers;
+use crate::places::{Places, Turns};
+use crate::reentry::Reentry;
 
 /// How many bands there are.
 pub(crate) const BANDS: usize = Criticality::ALL.len();
@@ -147,6 +152,8 @@ pub(crate) struct Counters {
     pub(crate) broken_uploads: Counter,
     /// Client connections that did not begin with whose they are, where they have to.
     pub(crate) unnamed: Counter,
+    /// Requests that were turned away because too many hold no slot.
+    pub(crate) too_many_waiting: Counter,
     /// Client connections on which no TLS came about.
     pub(crate) tls_failures: Counter,
     /// Client connections open.
@@ -169,6 +176,16 @@ pub(crate) struct Counters {
     pub(crate) reloads: Counter,
     /// Reloads that were refused because the file was wrong.
     pub(crate) bad_reloads: Counter,
+    /// Requests whose bodies are not there.
+    pub(crate) uploads: Arc<Places>,
+    /// And whose turn it is.
+    pub(crate) turns: Arc<Turns>,
+    /// Requests that last long.
+    pub(crate) long: Arc<Places>,
+    /// Who has a slot, and who came back.
+    pub(crate) reentry: Arc<Reentry>,
+    /// Answers that are read ahead of their clients.
+    pub(crate) readers: Arc<Readers>,
     jitters: Counter,
 }
 

@@ -90,6 +90,7 @@ fn page() -> String {
         link: Health::default(),
         enforce: Percent::ALL,
         draining: false,
+        when_left: crate::config::WhenLeft::GoesOn,
     };
     snapshot.prometheus()
 }

@@ -12,7 +12,7 @@ use tidegate_core::objective::Because;
 use tidegate_core::{CallerId, Criticality, Cursor, Gate, Instant, Reason, Span, Workflow};
 use tidegate_http::wire::Names;
 
-use crate::config::Percent;
+use crate::config::{Percent, WhenLeft};
 use crate::dashboard::detail::Detail;
 use crate::health::Peer;
 use crate::leases::{self, Lease};
@@ -39,6 +39,7 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) link: Health,
     pub(crate) enforce: Percent,
     pub(crate) draining: bool,
+    pub(crate) when_left: WhenLeft,
     pub(crate) peers: Vec<Arc<Peer>>,
     /// What the guarded service sends out, where that goes by us.
     pub(crate) egress: Vec<Report>,
@@ -58,6 +59,8 @@ const MOST_CALLERS: usize = 256;
 pub(crate) struct Level {
     pub(crate) slots: u32,
     pub(crate) running: u32,
+    /// Of those, the ones whose clients have left.
+    pub(crate) abandoned: usize,
     pub(crate) waiting: usize,
     pub(crate) delay: Span,
     pub(crate) predicted_wait: Span,
@@ -75,6 +78,7 @@ impl Level {
         Self {
             slots: gate.slots(),
             running: gate.running(),
+            abandoned: gate.abandoned(),
             waiting: gate.waiting(),
             delay: gate.delay(now),
             predicted_wait: gate.backlog().predicted_wait(),
@@ -120,6 +124,9 @@ impl Snapshot<'_> {
         page.histogram("tidegate_queue_seconds", help, &metrics.sojourn);
         page.gauge("tidegate_slots", "Requests that may be forwarded at once.", level.slots);
         page.gauge("tidegate_running", "Requests that have a slot.", level.running);
+        let help =
+            "Requests that have a slot although their clients have left: the service works on.";
+        page.gauge("tidegate_abandoned", help, level.abandoned);
         page.gauge("tidegate_waiting", "Requests that wait for a slot.", level.waiting);
         let help = "The delay that policies act on.";
         page.gauge("tidegate_delay_seconds", help, level.delay.as_secs_f64());
@@ -157,6 +164,14 @@ impl Snapshot<'_> {
             let help = "When the certificate for clients expires, in seconds since 1970.";
             page.gauge("tidegate_certificate_expires_seconds", help, until);
         }
+        let help = "Requests whose bodies are not there.";
+        page.gauge("tidegate_unfinished_uploads", help, counters.uploads.taken());
+        let help = "Requests that came back while their origin has a slot, and are in the reserve.";
+        page.gauge("tidegate_reserved", help, counters.reentry.reserved());
+        let help = "Requests that last long and hold no slot.";
+        page.gauge("tidegate_long_lived", help, counters.long.taken());
+        let help = "Answers that wait for clients that are behind, and hold no slot.";
+        page.gauge("tidegate_readers_behind", help, counters.readers.behind());
         for (name, help, count) in plain_counters(counters, metrics) {
             page.head(&format!("tidegate_{name}_total"), "counter", help);
             page.line(&[], count);
@@ -269,6 +284,8 @@ impl Snapshot<'_> {
         let mut state = json!({
             "slots": level.slots,
             "running": level.running,
+            "abandoned": level.abandoned,
+            "when_left": self.when_left.to_string(),
             "waiting": level.waiting,
             "delay_seconds": level.delay.as_secs_f64(),
             "predicted_wait_seconds": level.predicted_wait.as_secs_f64(),
@@ -283,6 +300,10 @@ impl Snapshot<'_> {
             "queue_seconds": histogram(&metrics.sojourn),
             "connections": counters.connections.get(),
             "tunnels": counters.tunnels.get(),
+            "unfinished_uploads": counters.uploads.taken(),
+            "reserved": counters.reentry.reserved(),
+            "long_lived": counters.long.taken(),
+            "readers_behind": counters.readers.behind(),
             "upstream_failures": failures,
             "upstreams": self.peers.iter().map(|peer| self.upstream(peer)).collect::<Vec<_>>(),
         });
@@ -334,7 +355,7 @@ impl Snapshot<'_> {
 fn plain_counters(
     counters: &Counters,
     metrics: &Metrics,
-) -> [(&'static str, &'static str, u64); 18] {
+) -> [(&'static str, &'static str, u64); 19] {
     [
         ("connections_accepted", "Client connections accepted.", counters.accepted.get()),
         ("accept_failures", "Accepts that failed.", counters.accept_failures.get()),
@@ -384,6 +405,11 @@ fn plain_counters(
             "broken_uploads",
             "Requests whose clients broke off, or sent what is no HTTP, within the body.",
             counters.broken_uploads.get(),
+        ),
+        (
+            "without_place",
+            "Requests turned away: too many that hold no slot, in all or of one address.",
+            counters.too_many_waiting.get(),
         ),
         ("tls_failures", "Client connections without TLS.", counters.tls_failures.get()),
         ("malformed_contexts", "Contexts that could not be read.", counters.malformed.get()),

@@ -381,6 +381,7 @@ impl Shared {
             link: self.link.health(),
             enforce: self.sideline.percent(),
             draining: self.is_draining(),
+            when_left: self.file().proxy.when_left,
             peers: self.peers.all(),
             egress: self.outlets.report(),
             inside: self.outlets.inside(),

@@ -6,43 +6,61 @@
 //! HTTP/2 carries all requests of its thread.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::ops::Range;
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use std::{fmt, io, iter};
 
 use bytes::Bytes;
 use http::header::{HOST, USER_AGENT};
 use http::{Request, Response};
-use http_body::{Frame, SizeHint};
+use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use hyper::client::conn::http2;
+use hyper::client::conn::{TrySendError, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tidegate_core::balance::{Load, two_choices};
 use tidegate_core::rng::Rng;
-use tidegate_core::{Instant, Span};
-use tokio::time::timeout;
+use tidegate_core::{Instant, Progress, Rejection, Span};
+use tidegate_driver::{Slot, Ticket};
+use tokio::time::{Instant as Deadline, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
+use crate::abandoned::UnderWay;
+use crate::body::Entry;
 use crate::config::{Address, HealthConfig, ProxyConfig, Scheme, Trust, Version};
 use crate::connect::connect;
 use crate::h1::{Connection, Stream, Unanswered};
 use crate::headers;
 use crate::health::{self, Peer, Peers};
-use crate::upload::Upload;
+use crate::places::Lack;
+use crate::resets::Resets;
+use crate::upload::{Flow, News, Upload};
+use crate::worker::Worker;
 
 /// A connection to send on.
 #[derive(Debug)]
 enum Sender {
     /// Takes one request at a time.
     One(Box<Connection>),
-    /// Takes any number; others have it too.
-    Two(http2::SendRequest<Upload>),
+    /// Takes any number; others have it too. With it the answer to what was begun.
+    Two(Box<(http2::SendRequest<Upload>, Option<Answering>)>),
+}
+
+/// The answer to a request on a connection that others have too. Dropped, the request is reset.
+struct Answering(Pin<Box<dyn Future<Output = Shared> + Send>>);
+
+type Shared = Result<Response<Incoming>, TrySendError<Request<Upload>>>;
+
+impl fmt::Debug for Answering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Answering")
+    }
 }
 
 /// Where the body of an answer comes from.
@@ -54,35 +72,56 @@ pub(crate) enum Source {
     Stream(Incoming),
 }
 
-impl Sender {
-    /// Sends a request, which stays where it is: it is large, and may have to be sent again.
-    async fn send(
+impl Source {
+    /// The next piece of the answer to `call`; none at its end.
+    pub(crate) fn poll_frame(
         &mut self,
-        request: &mut Request<Upload>,
-    ) -> Result<Response<Source>, Unanswered> {
+        call: Option<&mut Call>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         match self {
-            Self::One(connection) => {
-                connection.send(request).await.map(|response| response.map(|()| Source::Call))
-            }
-            // What is carried here is not to be carried by every request of HTTP/1.1.
-            Self::Two(sender) => Box::pin(share(sender, request)).await,
+            Self::Call => call.map_or(Poll::Ready(None), |call| call.poll_frame(cx)),
+            Self::Stream(body) => Pin::new(body).poll_frame(cx).map_err(io::Error::other),
         }
     }
 }
 
-/// Sends a request on a connection that others have too.
-async fn share(
-    sender: &mut http2::SendRequest<Upload>,
-    request: &mut Request<Upload>,
-) -> Result<Response<Source>, Unanswered> {
-    let sent = std::mem::replace(request, Request::new(Upload::empty()));
-    match sender.try_send_request(sent).await {
-        Ok(response) => Ok(response.map(Source::Stream)),
-        Err(mut error) => {
-            let unsent = error.take_message();
-            let again = unsent.is_some();
-            unsent.into_iter().for_each(|unsent| *request = unsent);
-            Err(Unanswered { error: io::Error::other(error.into_error()), again })
+impl Sender {
+    /// Begins a request, which stays where it is if nothing of it is taken: it is large.
+    fn begin(&mut self, request: &mut Request<Upload>) {
+        match self {
+            Self::One(connection) => connection.begin(request),
+            Self::Two(own) => {
+                let (sender, answering) = &mut **own;
+                let sent = std::mem::replace(request, Request::new(Upload::empty()));
+                if let Some(flow) = sent.body().flow() {
+                    flow.share();
+                }
+                *answering = Some(Answering(Box::pin(sender.try_send_request(sent))));
+            }
+        }
+    }
+
+    /// The head of the answer to what was begun.
+    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<Source>, Unanswered>> {
+        match self {
+            Self::One(connection) => {
+                let answer = ready!(connection.poll_answer(cx));
+                Poll::Ready(answer.map(|response| response.map(|()| Source::Call)))
+            }
+            Self::Two(own) => {
+                let (_, answering) = &mut **own;
+                let Some(Answering(answer)) = answering else { return Poll::Pending };
+                let answer = ready!(answer.as_mut().poll(cx));
+                *answering = None;
+                Poll::Ready(answer.map(|response| response.map(Source::Stream)).map_err(
+                    |mut error| {
+                        let unsent = error.take_message().map(Box::new);
+                        let error = io::Error::other(error.into_error());
+                        Unanswered { error, again: unsent.is_some(), unsent }
+                    },
+                ))
+            }
         }
     }
 }
@@ -130,12 +169,31 @@ pub(crate) enum Failure {
     Slow,
     /// The client broke off, or what it sent was not HTTP.
     Client(io::Error),
+    /// There are too many requests like this that hold no slot.
+    Lack(&'static str, Lack),
+    /// It had to ask again for a slot, and got none.
+    Refused(Box<Rejection>),
+}
+
+impl From<Rejection> for Failure {
+    fn from(rejection: Rejection) -> Self {
+        Self::Refused(Box::new(rejection))
+    }
 }
 
 impl Failure {
+    /// What is wrong with a body that was awaited.
+    pub(crate) fn of(news: News) -> Self {
+        match news {
+            News::Broken(error) => Self::Client(error),
+            News::Lack(lack) => Self::Lack("whose bodies are not there", lack),
+            News::Slow | News::Still | News::Again => Self::Slow,
+        }
+    }
+
     /// Whether it says nothing about the upstream.
     pub(crate) fn is_the_clients(&self) -> bool {
-        matches!(self, Self::Slow | Self::Client(_))
+        matches!(self, Self::Slow | Self::Client(_) | Self::Lack(..) | Self::Refused(_))
     }
 }
 
@@ -148,6 +206,8 @@ impl Failure {
             Self::Late => "the upstream did not answer in time\n",
             Self::Slow => "the request did not come in time\n",
             Self::Client(_) => "the request broke off\n",
+            Self::Lack(..) => "there are too many requests like this one\n",
+            Self::Refused(_) => "the request was refused\n",
         }
     }
 }
@@ -160,6 +220,8 @@ impl fmt::Display for Failure {
             Self::Late => f.write_str("the upstream did not answer in time"),
             Self::Slow => f.write_str("the request did not come in time"),
             Self::Client(error) => write!(f, "the request broke off: {error}"),
+            Self::Lack(what, lack) => write!(f, "too many requests {what}: {lack}"),
+            Self::Refused(rejection) => rejection.fmt(f),
         }
     }
 }
@@ -217,39 +279,51 @@ impl Upstreams {
         self.list.iter().position(|upstream| Arc::ptr_eq(upstream, &call.upstream))
     }
 
+    /// Longest time for the head of an answer.
+    pub(crate) fn response_timeout(&self) -> Duration {
+        self.response_timeout
+    }
+
+    /// When an upstream counts as well.
+    pub(crate) fn health(&self) -> &HealthConfig {
+        &self.health
+    }
+
     /// Sends a request and waits for the head of its answer, at most for `limit`. Until something
     /// of it was sent, another connection and another upstream may be tried; `first` is the one to begin with,
-    /// if it is well.
+    /// if it is well. If nobody waits any more, the upstream may go on, and `entry` with it.
     pub(crate) async fn send(
         &self,
-        clock: impl Fn() -> Instant,
+        worker: &Arc<Worker>,
         request: &mut Request<Upload>,
         limit: Option<Duration>,
         first: Option<u8>,
+        progress: Progress,
+        entry: &mut Entry,
     ) -> Result<(Response<Source>, Call), Failure> {
         let mut failure = None;
-        let now = clock();
+        let now = worker.gate.now();
         for upstream in self.order(now, first) {
-            let mut call = upstream.begin(now, self.idle_timeout);
+            let mut under_way =
+                UnderWay::new(worker, entry, upstream.begin(now, self.idle_timeout));
             loop {
+                let (call, _) = under_way.parts();
                 let fresh = call.sender.is_none();
-                let sender = match &mut call.sender {
-                    Some(sender) => sender,
+                if fresh {
                     // Rare, and large with all of TLS in it: not to be carried by every request.
-                    none => {
-                        match Box::pin(upstream.connect(self.connect_timeout, self.tls.as_ref()))
-                            .await
-                        {
-                            Ok(sender) => none.insert(sender),
-                            Err(error) => {
-                                failure = Some(Failure::Connect(error));
-                                break;
-                            }
+                    let connect = upstream.connect(self.connect_timeout, self.tls.as_ref());
+                    match Box::pin(connect).await {
+                        Ok(sender) => call.sender = Some(sender),
+                        Err(error) => {
+                            failure = Some(Failure::Connect(error));
+                            break;
                         }
                     }
-                };
-                match self.exchange(sender, request, limit).await {
-                    Ok(response) => return Ok((response, call)),
+                }
+                let answer = self.exchange(under_way.parts(), request, limit, progress).await;
+                let (call, _) = under_way.parts();
+                match answer {
+                    Ok(response) => return Ok((response, under_way.answered())),
                     Err((true, error)) => {
                         failure = Some(error);
                         if fresh {
@@ -257,26 +331,30 @@ impl Upstreams {
                         }
                         call.sender = upstream.lane().shared();
                     }
-                    // The call is dropped.
+                    // What it has of the request is of no use.
                     Err((false, error)) if error.is_the_clients() => return Err(error),
+                    Err((false, Failure::Late)) => {
+                        upstream.peer.note(&Failure::Late);
+                        upstream.doubt(call);
+                        let now = worker.gate.now();
+                        let patience = Duration::from(now.since(call.begun));
+                        if patience >= self.response_timeout {
+                            under_way.answered().failed(now, &self.health);
+                        } else if patience >= self.witness {
+                            upstream.peer.on_failure(now, &self.health);
+                            upstream.lane().load.on_refusal(now);
+                        }
+                        return Err(Failure::Late);
+                    }
                     Err((false, error)) => {
                         upstream.peer.note(&error);
-                        let now = clock();
-                        let late = matches!(error, Failure::Late);
-                        let patience = Duration::from(now.since(call.begun));
-                        if late && patience >= self.response_timeout.min(self.health.timeout.into())
-                        {
-                            upstream.doubt(&call);
-                        }
-                        if !late || patience >= self.witness {
-                            call.failed(now, &self.health);
-                        }
+                        under_way.answered().failed(worker.gate.now(), &self.health);
                         return Err(error);
                     }
                 }
             }
             failure.iter().for_each(|failure| upstream.peer.note(failure));
-            call.failed(clock(), &self.health);
+            under_way.answered().failed(worker.gate.now(), &self.health);
         }
         Err(failure.unwrap_or_else(|| Failure::Connect(io::ErrorKind::AddrNotAvailable.into())))
     }
@@ -284,30 +362,32 @@ impl Upstreams {
     /// One try, and whether another is allowed.
     async fn exchange(
         &self,
-        sender: &mut Sender,
+        (call, entry): (&mut Call, &mut Entry),
         request: &mut Request<Upload>,
         limit: Option<Duration>,
+        progress: Progress,
     ) -> Result<Response<Source>, (bool, Failure)> {
         let flow = request.body().flow();
-        let mut answer = pin!(sender.send(request));
+        flow.iter().for_each(|flow| flow.hold_slot(entry.has_slot()));
+        call.begin(request);
         let wait = limit.map_or(self.response_timeout, |limit| limit.min(self.response_timeout));
-        loop {
-            match timeout(wait, answer.as_mut()).await {
-                Ok(Ok(response)) => {
-                    flow.iter().for_each(|flow| flow.on_answer());
-                    return Ok(response);
-                }
-                Ok(Err(Unanswered { error, again })) => {
-                    return Err(match flow {
-                        Some(flow) if flow.is_slow() => (false, Failure::Slow),
-                        Some(flow) if flow.is_broken() => (false, Failure::Client(error)),
-                        _ => (again, Failure::Broken(error)),
-                    });
-                }
-                // A long upload is not a slow answer, unless the request has a deadline.
-                Err(_) if limit.is_none() && flow.as_ref().is_some_and(|flow| flow.moved()) => {}
-                Err(_) => return Err((false, Failure::Late)),
+        let answer = match flow {
+            None => timeout(wait, poll_fn(|cx| call.poll_answer(cx))).await,
+            // Not to be carried by those that have no body.
+            Some(flow) => {
+                let patience = (wait, limit.is_some());
+                Ok(Box::pin(converse((call, entry), &flow, patience, progress))
+                    .await
+                    .map_err(|why| (false, why))?)
             }
+        };
+        match answer {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(Unanswered { error, again, unsent })) => {
+                unsent.into_iter().for_each(|unsent| *request = *unsent);
+                Err((again, Failure::Broken(error)))
+            }
+            Err(_) => Err((false, Failure::Late)),
         }
     }
 
@@ -397,6 +477,58 @@ struct Group {
     capacity: f64,
 }
 
+/// What happens while an answer is awaited.
+enum Step {
+    Answer(Result<Response<Source>, Unanswered>),
+    News(News),
+    /// For a body that goes on.
+    Slot(Result<Slot, Rejection>),
+}
+
+/// Awaits the answer to a request whose body may still be coming. While that stands still it has no slot.
+async fn converse(
+    (call, entry): (&mut Call, &mut Entry),
+    flow: &Flow,
+    (wait, is_deadline): (Duration, bool),
+    progress: Progress,
+) -> Result<Result<Response<Source>, Unanswered>, Failure> {
+    let mut end = Deadline::now() + wait;
+    let mut ticket: Option<Ticket> = None;
+    loop {
+        let step = poll_fn(|cx| {
+            if let Poll::Ready(answer) = call.poll_answer(cx) {
+                return Poll::Ready(Step::Answer(answer));
+            }
+            if let Some(waits) = &mut ticket
+                && let Poll::Ready(slot) = Pin::new(waits).poll(cx)
+            {
+                return Poll::Ready(Step::Slot(slot));
+            }
+            flow.poll_news(cx).map(Step::News)
+        });
+        match timeout_at(end, step).await {
+            Ok(Step::Answer(answer)) => {
+                flow.on_answer();
+                return Ok(answer);
+            }
+            Ok(Step::Slot(slot)) => {
+                ticket = None;
+                entry.go_on(slot?);
+                flow.hold_slot(true);
+                if !is_deadline {
+                    end = Deadline::now() + wait;
+                }
+            }
+            Ok(Step::News(News::Still)) => entry.pause(),
+            Ok(Step::News(News::Again)) => ticket = entry.resume(progress),
+            Ok(Step::News(trouble)) => return Err(Failure::of(trouble)),
+            // A long upload is not a slow answer, unless the request has a deadline.
+            Err(_) if !is_deadline && flow.moves() => end = Deadline::now() + wait,
+            Err(_) => return Err(Failure::Late),
+        }
+    }
+}
+
 /// Asks an upstream for `path` on a connection of its own: whether the answer is good.
 pub(crate) async fn probe(
     address: &Address,
@@ -414,7 +546,8 @@ pub(crate) async fn probe(
         if two {
             headers::move_to_http2(&mut request, address.scheme.is_secure()).ok()?;
         }
-        let answer = sender.send(&mut request).await.ok()?;
+        sender.begin(&mut request);
+        let answer = poll_fn(|cx| sender.poll_answer(cx)).await.ok()?;
         Some((200..400).contains(&answer.status().as_u16()))
     };
     timeout(limit, ask).await.ok().flatten().unwrap_or(false)
@@ -427,6 +560,8 @@ pub(crate) struct Upstream {
     lane: Mutex<Lane>,
     /// Whose turn it is of the addresses that its name has.
     turn: AtomicUsize,
+    /// Of the connection that all requests share.
+    resets: Resets,
 }
 
 /// What changes about an upstream.
@@ -452,7 +587,8 @@ impl Upstream {
             shared: None,
             answers: 0,
         };
-        Self { peer, lane: Mutex::new(lane), turn: AtomicUsize::new(0) }
+        let (lane, turn) = (Mutex::new(lane), AtomicUsize::new(0));
+        Self { peer, lane, turn, resets: Resets::new(now) }
     }
 
     /// Its address, and how long its answers take.
@@ -472,7 +608,8 @@ impl Upstream {
         let answers = lane.answers;
         drop(lane);
         self.peer.on_send();
-        Call { upstream: Arc::clone(self), sender, begun: now, answers, ended: false }
+        let upstream = Arc::clone(self);
+        Call { upstream, sender, begun: now, answers, flow: None, is_sent: false, ended: false }
     }
 
     /// A call was not answered, and none since it began: whoever comes next does not share its connection. One that a firewall
@@ -529,7 +666,7 @@ impl Upstream {
         tokio::spawn(connection);
         // Of several made at once, the last is kept, and the others end with their requests.
         self.lane().shared = Some((sender.clone(), self.end_of_age()));
-        Ok(Sender::Two(sender))
+        Ok(Sender::Two(Box::new((sender, None))))
     }
 }
 
@@ -538,7 +675,7 @@ impl Lane {
     fn shared(&mut self) -> Option<Sender> {
         let now = tokio::time::Instant::now();
         self.shared.take_if(|(shared, until)| shared.is_closed() || now >= *until);
-        self.shared.clone().map(|(shared, _)| Sender::Two(shared))
+        self.shared.clone().map(|(shared, _)| Sender::Two(Box::new((shared, None))))
     }
 
     fn take(&mut self, now: Instant, idle_timeout: Span) -> Option<Sender> {
@@ -579,7 +716,7 @@ impl Lane {
 }
 
 /// A request outstanding at an upstream. Dropped without a word it was given up: its connection is
-/// closed, so that the upstream learns of it.
+/// closed, or over HTTP/2 the request reset, so that the upstream learns of it.
 #[derive(Debug)]
 pub(crate) struct Call {
     upstream: Arc<Upstream>,
@@ -587,10 +724,67 @@ pub(crate) struct Call {
     begun: Instant,
     /// Answers that had come by then.
     answers: u64,
+    /// Of the body of what was begun.
+    flow: Option<Arc<Flow>>,
+    /// Whether the upstream has something of it, and has not begun to answer.
+    is_sent: bool,
     ended: bool,
 }
 
 impl Call {
+    fn begin(&mut self, request: &mut Request<Upload>) {
+        self.flow = request.body().flow();
+        self.is_sent = true;
+        self.sender.iter_mut().for_each(|sender| sender.begin(request));
+    }
+
+    /// The head of the answer.
+    pub(crate) fn poll_answer(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Response<Source>, Unanswered>> {
+        let Some(sender) = &mut self.sender else { return Poll::Pending };
+        let answer = ready!(sender.poll_answer(cx));
+        self.is_sent = false;
+        Poll::Ready(answer)
+    }
+
+    /// Whether the upstream has something of it, and has not begun to answer.
+    pub(crate) fn is_sent(&self) -> bool {
+        self.is_sent
+    }
+
+    /// Whether all of it was sent, or can be. Otherwise it never will.
+    pub(crate) fn is_whole(&self) -> bool {
+        match &self.sender {
+            Some(Sender::One(connection)) if !connection.is_uploading() => true,
+            _ => self.flow.as_ref().is_none_or(|flow| flow.is_whole()),
+        }
+    }
+
+    /// Nothing more of it is to be sent.
+    pub(crate) fn give_up(&self) {
+        self.flow.iter().for_each(|flow| flow.give_up());
+    }
+
+    /// When it was begun.
+    pub(crate) fn begun(&self) -> Instant {
+        self.begun
+    }
+
+    /// Whether it can be dropped now without harm to others.
+    pub(crate) fn may_end(&self, now: Instant) -> bool {
+        !matches!(self.sender, Some(Sender::Two(..))) || self.upstream.resets.take(now)
+    }
+
+    /// For how long to wait until it can.
+    pub(crate) fn may_end_after(&self, now: Instant) -> Span {
+        match self.sender {
+            Some(Sender::Two(..)) => self.upstream.resets.book(now),
+            _ => Span::ZERO,
+        }
+    }
+
     /// The last byte of the answer is here, and its head was at `head`. Only answers count as fast
     /// or slow; a refusal makes an upstream look loaded, however quick it is.
     pub(crate) fn answered(mut self, now: Instant, head: Instant, refused: bool) {
@@ -652,7 +846,7 @@ impl Call {
     }
 
     /// No answer.
-    fn failed(mut self, now: Instant, health: &HealthConfig) {
+    pub(crate) fn failed(mut self, now: Instant, health: &HealthConfig) {
         self.ended = true;
         self.upstream.peer.on_end();
         self.upstream.peer.on_failure(now, health);

@@ -16,8 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio_rustls::rustls::ServerConfig;
 
-use crate::body::Streams;
-use crate::config::{ConnectionsConfig, ProxyConfig, Trust};
+use crate::config::{ConnectionsConfig, ProxyConfig, Trust, WhenLeft};
 use crate::connection;
 use crate::costs::Costs;
 use crate::edge::Strangers;
@@ -29,6 +28,7 @@ use crate::health::Peers;
 use crate::inflight::InFlight;
 use crate::metrics::Counters;
 use crate::outlets::Outward;
+use crate::places::Bounds;
 use crate::seats::{Full, Seat, Seats};
 use crate::sideline::Sideline;
 use crate::spare;
@@ -45,7 +45,7 @@ const EVENT_INTERVAL: u32 = 32;
 const KEEPALIVE: Duration = Duration::from_secs(60);
 /// Pause after an accept that failed: mostly all file descriptors are in use.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Time between two looks for streams and for old upstream connections.
+/// Time between two looks for old upstream connections.
 const SWEEP: Duration = Duration::from_millis(100);
 
 /// How far the end of the process has come.
@@ -69,7 +69,6 @@ pub(crate) struct Worker {
     pub(crate) counters: Arc<Counters>,
     peers: Peers,
     round_trips: Arc<RoundTrips>,
-    pub(crate) streams: Streams,
     pub(crate) exempt: Arc<Exempt>,
     seats: Arc<Seats>,
     /// Whom the calls of the service are for; none if they are its own business.
@@ -111,8 +110,12 @@ pub(crate) struct Settings {
     pub(crate) exempt_at_once: u32,
     pub(crate) header_timeout: Span,
     pub(crate) body_timeout: Span,
+    pub(crate) when_left: WhenLeft,
+    /// For requests without a slot, of each kind.
+    pub(crate) places: Bounds,
+    /// Of requests that last long.
+    pub(crate) long_paths: Vec<String>,
     pace: Pace,
-    stream_after: Span,
 }
 
 impl Settings {
@@ -124,7 +127,7 @@ impl Settings {
         (threads, secret, seed): (usize, [u8; 16], u64),
         now: Instant,
     ) -> Self {
-        let ProxyConfig { trust, stream_after, header_timeout, body_timeout, .. } = *config;
+        let ProxyConfig { trust, header_timeout, body_timeout, .. } = *config;
         Self {
             trust,
             ranks: Ranks::new(config, secret),
@@ -142,8 +145,10 @@ impl Settings {
             exempt_at_once: config.edge.exempt_at_once,
             header_timeout,
             body_timeout,
+            when_left: config.when_left,
+            places: Bounds { most: config.long.most, per_address: config.long.per_address },
+            long_paths: config.long.paths.clone(),
             pace: Pace::new(config.connections.per_second, threads, now),
-            stream_after,
         }
     }
 }
@@ -192,7 +197,6 @@ impl Worker {
             counters,
             peers,
             round_trips,
-            streams: Streams::default(),
             exempt,
             seats,
             inside,
@@ -296,7 +300,6 @@ impl Worker {
     fn sweep(&self) {
         let (settings, now) = (self.settings(), self.gate.now());
         settings.upstreams.sweep(now);
-        self.streams.sweep(now, settings.stream_after);
     }
 
     /// Notes whose a seat is; false if that one has too many.

@@ -100,44 +100,6 @@ fn a_request_whose_time_is_up_is_not_sent() {
     assert_eq!(asked.load(Ordering::SeqCst), 0);
 }
 
-/// A client that leaves frees its place, whether it waits or is being served; the upstream is told.
-#[test]
-fn clients_that_leave_free_their_slots() {
-    let (asked, gone) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let (came, count) = (Arc::clone(&asked), Arc::clone(&gone));
-    let upstream = Upstream::raw(move |mut client| {
-        // A client may be gone before anything was sent for it.
-        if client.head().is_err() {
-            return;
-        }
-        came.fetch_add(1, Ordering::SeqCst);
-        assert!(client.head().is_err(), "nothing more is sent");
-        count.fetch_add(1, Ordering::SeqCst);
-    });
-    let config = ONE_SLOT.replace("count = 1", "count = 3");
-    let sidecar = Sidecar::start(&config, &[upstream.address]);
-    for _ in 0..5 {
-        let mut clients: Vec<Client> = (0..8).map(|_| sidecar.client()).collect();
-        for client in &mut clients {
-            client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
-        }
-        sidecar.wait_for("a full gate", |state| state["running"] == 3 && state["waiting"] == 5);
-        let before = gone.load(Ordering::SeqCst);
-        sidecar.wait_for("a request", |_| asked.load(Ordering::SeqCst) > before);
-        drop(clients);
-        sidecar.wait_until_empty();
-        sidecar.wait_for("upstreams told", |_| {
-            asked.load(Ordering::SeqCst) == gone.load(Ordering::SeqCst)
-        });
-    }
-    sidecar.wait_for("closed connections", |state| state["connections"] == 0);
-    let state = sidecar.state();
-    let finished = &state["finished"]["critical"];
-    assert_eq!((finished["served"].as_u64(), finished["failed"].as_u64()), (Some(0), Some(0)));
-    let cancelled = finished["cancelled"].as_u64().unwrap();
-    assert!(cancelled >= 15, "{finished}");
-}
-
 /// Silent from the start, in the middle of a head, between two requests, or within the first words of
 /// HTTP/2: all are dropped.
 #[test]
@@ -156,29 +118,6 @@ fn clients_that_are_silent_are_dropped() {
         while client.head().is_ok() {}
     }
     sidecar.wait_for("closed connections", |state| state["connections"] == 0);
-}
-
-#[test]
-fn an_answer_that_goes_on_gives_its_slot_back() {
-    let barrier = Barrier::default();
-    let held = barrier.clone();
-    let streaming = Upstream::raw(move |mut client| {
-        client.head().unwrap();
-        client.send("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nfirst");
-        held.pass();
-        client.send("after");
-    });
-    let config = format!("{ONE_SLOT}[proxy]\nstream_after = '50ms'\n");
-    let sidecar = Sidecar::start(&config, &[streaming.address]);
-    let mut client = sidecar.client();
-    client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
-    sidecar.wait_for("a stream", |state| {
-        state["running"] == 0 && state["finished"]["critical"]["served"] == 1
-    });
-    barrier.open();
-    assert_eq!(client.reply().text(), "firstafter", "the stream itself goes on");
-    let finished = &sidecar.state()["finished"]["critical"];
-    assert_eq!((finished["served"].as_u64(), finished["cancelled"].as_u64()), (Some(1), Some(0)));
 }
 
 #[test]

@@ -17,7 +17,8 @@ use tokio::net::TcpStream;
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 
 /// Nothing is refused however slow the machine that runs this is.
-const OPEN: &str = "[proxy]\nthreads = 1\n[gate.admission]\npolicy = 'open'\n";
+const OPEN: &str =
+    "[proxy]\nthreads = 1\n[gate.admission]\npolicy = 'open'\n[gate.slots]\nslots = 'fixed'\n";
 /// More than any window or buffer on the way.
 const LARGE: usize = 8 << 20;
 
@@ -65,12 +66,9 @@ async fn aside<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T
 }
 
 #[tokio::test]
-async fn who_gives_up_gives_back_what_it_held() {
+async fn who_gives_up_gives_back_what_it_held_once_that_is_answered() {
     let (barrier, upstream) = Upstream::held();
-    let sidecar = Arc::new(Sidecar::start(
-        &format!("{OPEN}[gate.slots]\nslots = 'fixed'\ncount = 4\n"),
-        &[upstream.address],
-    ));
+    let sidecar = Arc::new(Sidecar::start(&format!("{OPEN}count = 4\n"), &[upstream.address]));
     let (client, _) = connect(&sidecar).await;
     assert_eq!(text(ask(&client, "/").await.expect("an answer")).await, "served");
     let before = aside(files_at_rest).await;
@@ -87,12 +85,15 @@ async fn who_gives_up_gives_back_what_it_held() {
         stream.send_reset(Reason::CANCEL);
     }
     let held = Arc::clone(&sidecar);
+    let left = |state: &serde_json::Value| state["abandoned"] == 4 && state["waiting"] == 0;
+    aside(move || held.wait_for("nobody waits, and the service works on", left)).await;
+    barrier.open();
+    let held = Arc::clone(&sidecar);
     aside(move || conserved(&held)).await;
     // The connection goes on, and those that were given up do not stand in its way.
     assert_eq!(text(ask(&client, "/").await.expect("an answer")).await, "served");
-    barrier.open();
     drop(client);
-    // One connection to the upstream is kept for others.
+    // Connections to the upstream are kept for others, for a while.
     aside(move || wait_for_files(before)).await;
 }
 

@@ -50,14 +50,15 @@ fn an_upstream_that_only_fails_is_out_and_nobody_notices() {
 }
 
 /// One failure puts an upstream out, and no client can cause any.
-const STRICT: &str = "[proxy]\nthreads = 1\n[proxy.health]\neject_after = 1\neject_for = '5min'\n";
+const STRICT: &str = "[proxy]\nthreads = 1\n[proxy.health]\neject_after = 1\neject_for = '5min'\n\
+                      [gate.admission]\npolicy = 'open'\n[gate.slots]\nslots = 'fixed'\ncount = 8\n";
 
 #[test]
 fn uploads_that_break_off_are_no_fault_of_the_upstream() {
     let upstream = Upstream::start(|_| ok("served"));
     let sidecar = Sidecar::start(STRICT, &[upstream.address]);
     sidecar.client().send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\nabc");
-    let mut client = sidecar.client();
+    let mut client = sidecar.client_from(2);
     client.send("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n");
     assert_eq!(client.reply().status(), 400);
     // Whoever has gone is given up as that, or as broken, whichever is seen first.

@@ -307,12 +307,13 @@ impl Gate {
         let Some(entry) = self.entries.get_mut(id) else {
             return self.ignore(now, Misuse::UnknownId);
         };
+        let is_abandoned = entry.state == State::Abandoned;
         match entry.state {
             State::Running | State::Abandoned => {
                 entry.request.attained += now.since(entry.started);
-                let (state, workflow) = (entry.state, entry.request.context.workflow);
+                let workflow = entry.request.context.workflow;
                 self.free_slot(now, id, workflow);
-                if state == State::Abandoned {
+                if is_abandoned {
                     self.clear_abandoned(now, id);
                 }
             }
@@ -353,6 +354,8 @@ impl Gate {
             quiet: self.slots.is_quiet() && self.standstill.slots() == 0,
             shedding: std::mem::take(&mut self.shedding),
         };
+        // What the service did shows what it can do, but nobody was served.
+        let outcome = if is_abandoned { Outcome::Cancel } else { outcome };
         self.cx.events.push(now, || {
             let Context { rank, workflow, .. } = request.context;
             Event::Finish { rank, workflow, outcome, latency: now.since(request.arrived) }

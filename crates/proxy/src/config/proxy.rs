@@ -10,8 +10,8 @@ use tidegate_core::config::Problems;
 use tidegate_http::identity::EXEMPT;
 
 use super::{
-    Address, ConnectionsConfig, EdgeConfig, Egress, HealthConfig, Network, Percent, Rule, Spill,
-    TlsConfig, TracesConfig,
+    Address, ConnectionsConfig, EdgeConfig, Egress, HealthConfig, LongConfig, Network, Percent,
+    Rule, Spill, TlsConfig, TracesConfig,
 };
 use crate::log::Log;
 
@@ -99,10 +99,10 @@ pub struct ProxyConfig {
     /// Requests with a deadline of their own wait no longer than that. Default 30 s, by judgement:
     /// twice the 15 s of Envoy, as slow answers are the objective's business.
     pub response_timeout: Span,
-    /// When an answer whose body goes on counts as a stream and gives its slot back. Longer lets slow
-    /// readers and streams take the slots of others; shorter lets more run at once than there are
-    /// slots. Default 1 s, by judgement: far above any objective for requests that are worth gating.
-    pub stream_after: Span,
+    /// What the services behind do with a request whose client has left: `goes-on`, and it keeps its slot until they have
+    /// answered; or `stops`, and it is ended at once. Stops is for services that notice and end their work: elsewhere clients
+    /// that ask and leave would fill them. Default goes-on, as most do not notice.
+    pub when_left: WhenLeft,
     /// How long a connection to an upstream is kept without a request on it. Longer saves connects;
     /// longer than the upstream keeps it risks a request on a connection just closed. Default 4 s,
     /// below the 5 s of Node.js, the shortest in common use.
@@ -110,8 +110,8 @@ pub struct ProxyConfig {
     /// Longest time a client may take to say hello and to send the head of a request. Default 30 s
     /// (hyper's).
     pub header_timeout: Span,
-    /// Longest time a request's body may take until it is answered, beyond a second for every thousand bytes; then the
-    /// client gets 408. Also the longest time in which a client takes nothing of an answer; then its
+    /// Longest time a part of a request's body may take, 64 kB or what is left of it, or the next piece of one without a length,
+    /// until it is answered; then the client gets 408. Also the longest time in which a client takes nothing of an answer; then its
     /// connection is closed, or over HTTP/2 that request reset. Default 30 s, by judgement: as long as
     /// its head.
     pub body_timeout: Span,
@@ -124,6 +124,8 @@ pub struct ProxyConfig {
     pub health: HealthConfig,
     /// What client connections may take.
     pub connections: ConnectionsConfig,
+    /// Requests that last long, and hold no slot.
+    pub long: LongConfig,
     /// Spans for a collector of OpenTelemetry. Default: none.
     pub traces: TracesConfig,
     /// TLS on either side. Default: none.
@@ -169,7 +171,7 @@ impl Default for ProxyConfig {
             threads: 0,
             connect_timeout: Span::from_secs(2),
             response_timeout: Span::from_secs(30),
-            stream_after: Span::from_secs(1),
+            when_left: WhenLeft::GoesOn,
             idle_timeout: Span::from_secs(4),
             header_timeout: Span::from_secs(30),
             body_timeout: Span::from_secs(30),
@@ -177,6 +179,7 @@ impl Default for ProxyConfig {
             health: HealthConfig::default(),
             edge: EdgeConfig::default(),
             connections: ConnectionsConfig::default(),
+            long: LongConfig::default(),
             traces: TracesConfig::default(),
             tls: TlsConfig::default(),
             rules: Vec::new(),
@@ -213,6 +216,7 @@ impl ProxyConfig {
         );
         problems.within("edge", |problems| self.edge.validate(problems));
         problems.within("connections", |problems| self.connections.validate(problems));
+        problems.within("long", |problems| self.long.validate(problems));
         problems.within("traces", |problems| self.traces.validate(problems));
         problems.within("tls", |problems| self.tls.validate(problems));
         problems.within("health", |problems| self.health.validate(problems));
@@ -244,7 +248,6 @@ impl ProxyConfig {
         for (field, span) in [
             ("connect_timeout", self.connect_timeout),
             ("response_timeout", self.response_timeout),
-            ("stream_after", self.stream_after),
             ("idle_timeout", self.idle_timeout),
             ("header_timeout", self.header_timeout),
             ("body_timeout", self.body_timeout),
@@ -282,5 +285,25 @@ impl FromStr for Trust {
             "inside" => Ok(Self::Inside),
             _ => Err("edge or inside".to_owned()),
         }
+    }
+}
+
+/// What a service does with a request whose client has left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WhenLeft {
+    /// It works on.
+    #[default]
+    GoesOn,
+    /// It notices, and ends its work.
+    Stops,
+}
+
+impl fmt::Display for WhenLeft {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::GoesOn => "goes-on",
+            Self::Stops => "stops",
+        })
     }
 }

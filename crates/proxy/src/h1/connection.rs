@@ -1,6 +1,5 @@
 //! [`Connection`]: one upstream connection, one request at a time.
 
-use std::future::poll_fn;
 use std::io::{self, Write};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
@@ -13,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::time::Instant;
 
 use super::body::Rest;
-use super::head::{self, Asked, Framing};
+use super::head::{self, Asked, Framing, Head};
 use super::spare;
 use super::stream::Stream;
 use crate::upload::Upload;
@@ -33,6 +32,10 @@ pub(crate) struct Connection {
     output: BytesMut,
     /// The body of the request, until it is written.
     upload: Option<(Upload, Framing)>,
+    /// What was asked.
+    asked: Asked,
+    /// Whether that may be asked once more as long as nothing was heard.
+    repeats: bool,
     /// What of the answer is to come.
     rest: Rest,
     /// Whether it can carry another request.
@@ -52,6 +55,8 @@ pub(crate) struct Unanswered {
     /// Whether the request may be sent once more, on a new connection: this one may just have been
     /// closed as idle, and the request changes nothing.
     pub(crate) again: bool,
+    /// The request, if nothing of it was taken.
+    pub(crate) unsent: Option<Box<Request<Upload>>>,
 }
 
 impl Connection {
@@ -62,6 +67,8 @@ impl Connection {
             input: BytesMut::new(),
             output: BytesMut::new(),
             upload: None,
+            asked: Asked::default(),
+            repeats: false,
             rest: Rest::Nothing,
             keeps: true,
             used: false,
@@ -91,17 +98,13 @@ impl Connection {
         self.keeps && written && self.rest == Rest::Nothing && self.input.is_empty()
     }
 
-    /// Sends a request, of which the body is taken, and waits for the head of its answer. The body
-    /// of the answer is then to be asked for, until it ends.
-    pub(crate) async fn send(
-        &mut self,
-        request: &mut Request<Upload>,
-    ) -> Result<Response<()>, Unanswered> {
-        let asked = Asked {
+    /// Begins a request, of which the body is taken. Its answer is then to be asked for.
+    pub(crate) fn begin(&mut self, request: &mut Request<Upload>) {
+        self.asked = Asked {
             head: request.method() == Method::HEAD,
             upgrade: request.headers().contains_key(UPGRADE),
         };
-        self.head = asked.head;
+        self.head = self.asked.head;
         self.output.clear();
         spare::take(&mut self.output, &spare::OUTPUT, HEAD);
         let framing = head::write(request, &mut self.output);
@@ -110,32 +113,44 @@ impl Connection {
             let upload = std::mem::replace(request.body_mut(), Upload::empty());
             self.upload = Some((upload, framing));
         }
-        let mut heard = false;
-        let answer = poll_fn(|cx| {
-            self.poll_upload(cx)?;
-            loop {
-                if let Some(head) = head::read(&mut self.input, asked)? {
-                    return Poll::Ready(Ok::<_, io::Error>(head));
-                }
-                if ready!(self.poll_read(cx))? == 0 {
-                    return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
-                }
-                heard = true;
-            }
-        });
-        match answer.await {
+        self.repeats = self.used && bodiless && request.method().is_safe();
+    }
+
+    /// Whether something of the request's body is still to be sent.
+    pub(crate) fn is_uploading(&self) -> bool {
+        self.upload.is_some()
+    }
+
+    /// The head of the answer to what was begun. The body is then to be asked for, until it ends.
+    pub(crate) fn poll_answer(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Response<()>, Unanswered>> {
+        match ready!(self.poll_head(cx)) {
             Ok(head) => {
                 self.rest = head.rest;
                 self.keeps &= head.keeps;
                 self.used = true;
                 spare::give(&mut self.input, &spare::INPUT);
-                Ok(head.response)
+                Poll::Ready(Ok(head.response))
             }
             Err(error) => {
                 self.keeps = false;
-                let again = self.used && !heard && bodiless && request.method().is_safe();
-                Err(Unanswered { error, again })
+                Poll::Ready(Err(Unanswered { error, again: self.repeats, unsent: None }))
             }
+        }
+    }
+
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Head>> {
+        self.poll_upload(cx)?;
+        loop {
+            if let Some(head) = head::read(&mut self.input, self.asked)? {
+                return Poll::Ready(Ok(head));
+            }
+            if ready!(self.poll_read(cx))? == 0 {
+                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+            }
+            self.repeats = false;
         }
     }
 

@@ -5,6 +5,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub(crate) mod leaks;
+pub(crate) mod streams;
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -14,6 +15,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use socket2::{Domain, Socket, Type};
 use tidegate_proxy::{File, Handle, Server, Source};
 
 /// Longest time anything here may take: a bound on tests that hang, not a measurement.
@@ -40,6 +42,15 @@ impl Sidecar {
 
     pub(crate) fn client(&self) -> Client {
         Client::connect(self.handle.listen())
+    }
+
+    /// A client from another address of loopback: 127.0.0.`host`.
+    pub(crate) fn client_from(&self, host: u8) -> Client {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        let own = SocketAddr::from(([127, 0, 0, host], 0));
+        socket.bind(&own.into()).expect("loopback has many addresses");
+        socket.connect(&self.handle.listen().into()).expect("somebody listens");
+        Client::of(socket.into())
     }
 
     pub(crate) fn admin(&self, path: &str) -> Reply {
