@@ -231,7 +231,8 @@ impl Upload {
             true => Inbound::Nothing,
             false => Inbound::Kept(Box::new((body, trailers))),
         };
-        Self { body, ..Self::empty() }
+        // A day: there is nothing to wait for.
+        Self::new(body, Duration::from_secs(86_400), false)
     }
 
     /// What is told of it.

@@ -199,15 +199,12 @@ impl Failure {
 
 impl Failure {
     /// What a client is told.
-    pub(crate) fn told(&self) -> &'static str {
+    pub(crate) fn told(&self) -> String {
         match self {
-            Self::Connect(_) => "cannot connect to the upstream\n",
-            Self::Broken(_) => "the upstream broke off\n",
-            Self::Late => "the upstream did not answer in time\n",
-            Self::Slow => "the request did not come in time\n",
-            Self::Client(_) => "the request broke off\n",
-            Self::Lack(..) => "there are too many requests like this one\n",
-            Self::Refused(_) => "the request was refused\n",
+            Self::Connect(_) => "cannot connect to the upstream\n".to_owned(),
+            Self::Broken(_) => "the upstream broke off\n".to_owned(),
+            Self::Client(_) => "the request broke off\n".to_owned(),
+            Self::Late | Self::Slow | Self::Lack(..) | Self::Refused(_) => format!("{self}\n"),
         }
     }
 }
