@@ -326,9 +326,11 @@ fn what_strangers_say_of_themselves_is_not_believed() {
     };
     let call = raw.send_as(&context, 0, b"x");
     assert_eq!(raw.get_with_feedback(), (Got::Answer(call, b"x".to_vec()), None));
-    let seen = seen.lock().expect("no panic")[0];
+    let mut seen = seen.lock().expect("no panic")[0];
     assert!(seen.deadline < tidegate_core::Instant::FAR, "that one is its own affair");
     let (deadline, rank) = (tidegate_core::Instant::FAR, seen.importance());
+    let sender = std::mem::replace(&mut seen.sender, tidegate_core::Sender::UNKNOWN);
+    assert_ne!(sender, seen.sender, "who it is was seen by the server itself");
     assert_eq!(Context { deadline, rank, lot: false, ..seen }, Context::default());
     assert!(seen.lot, "it has drawn a lot, as all who name nobody");
     assert!(server.gate().read(|gate| gate.admission().issued().is_empty()));

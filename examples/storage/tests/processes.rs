@@ -134,7 +134,12 @@ fn what_is_killed_or_paused_in_the_middle_costs_its_own_calls_only() {
     for process in [&partition.service, &partition.sidecar] {
         process.signal("-STOP");
         // It hangs until the deadline, and no longer.
-        assert_eq!((front.ask("/read"), front.ask("/login")), (504, 200));
+        assert_eq!(front.ask("/read"), 504);
+        // Who left work behind waits for an objective at most.
+        assert!(
+            (0..1_000).any(|_| front.ask("/login") == 200),
+            "logins have nothing to do with it"
+        );
         process.signal("-CONT");
         // What had reached it is worked off before.
         assert!((0..1_000).any(|_| front.ask("/read") == 200), "it does not come back");

@@ -10,7 +10,8 @@
 //! long. But the book must not become a weapon either:
 //!
 //! 1. One *source* (a user's rank, or the caller's id) may have no more in it than its part of half of the slots, one at
-//!    least, and while it has as many nothing else of it starts.
+//!    least, and while it has as many nothing else of it starts, for one objective at most: what hangs for longer is not its
+//!    fault any more.
 //! 2. Cancellations are charged to who cancels: for the time that the service worked for it in vain, it is turned
 //!    away long enough to have had no more than half of its fair share, for one objective at most. The fair share is that of
 //!    one of the sources that were started lately.
@@ -66,6 +67,7 @@ pub(super) struct Abandoned {
 struct Booked {
     id: RequestId,
     source: Option<u64>,
+    since: Instant,
     /// When its slot is free even if nobody tells: never, if somebody will.
     until: Instant,
 }
@@ -116,6 +118,12 @@ impl Abandoned {
     fn part(&self, slots: u32) -> u32 {
         let sources = self.accounts.values().filter(|account| account.booked > 0).count();
         (half(slots) / sources.max(1) as u32).max(1)
+    }
+
+    /// How many a source has in the book for less than so long: what hangs for longer is not its fault any more.
+    fn booked_lately(&self, source: Option<u64>, now: Instant, most: Span) -> u32 {
+        let lately = |booked: &&Booked| booked.source == source && now.since(booked.since) < most;
+        self.book.iter().filter(lately).count() as u32
     }
 
     fn remove(&mut self, id: RequestId) -> Option<Booked> {
@@ -173,7 +181,7 @@ impl Gate {
             }
         };
         let source = source_of(&entry.request.context);
-        self.abandoned.enter(Booked { id, source, until });
+        self.abandoned.enter(Booked { id, source, since: now, until });
         let lost = |booked: &Booked| booked.until < Instant::FAR;
         if self.abandoned.book.iter().filter(|booked| lost(booked)).count()
             > half(self.limit) as usize
@@ -230,14 +238,15 @@ impl Gate {
         let source = source_of(context);
         let account = source.and_then(|source| self.abandoned.accounts.get(&source));
         let Some(account) = account else { return Ok(()) };
-        let part = self.abandoned.part(self.limit);
-        if account.booked < part && account.until <= now {
+        let (part, most) = (self.abandoned.part(self.limit), self.longest_in_book());
+        let booked = self.abandoned.booked_lately(source, now, most);
+        if booked < part && account.until <= now {
             return Ok(());
         }
         let later = account.until.since(now).max(Span::from_millis(1));
         let later =
             if time_left(now, context) > later { Advice::Later(later) } else { Advice::Never };
-        Err(Rejection::new(Reason::Abandoned, f64::from(account.booked), f64::from(part), later))
+        Err(Rejection::new(Reason::Abandoned, f64::from(booked), f64::from(part), later))
     }
 
     /// A request of this source was started.

@@ -562,7 +562,6 @@ impl Gate {
             self.expire_abandoned(now);
         }
         if self.backlog.waiting() > 0 {
-            self.start_at_most(now, most);
             self.look_at_standstill(now);
             self.start_at_most(now, most);
         }
