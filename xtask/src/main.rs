@@ -28,7 +28,7 @@ Usage: cargo xtask COMMAND
                            what each part of tide contributes: without it, all else as it is
   peers NAME [--format json]
                            ours beside others on this machine; NAME is proxy, overload, tasks,
-                           http, nats or rpc
+                           http, nats, rpc or graph
   fuzz SECS                property tests on ever more random cases for about SECS seconds
   soak [SECS [BINARY]]     the sidecar at twice its capacity, 600 seconds unless told otherwise: memory
                            and open files must not grow; BINARY instead of a build in the dev profile

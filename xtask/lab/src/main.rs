@@ -2,7 +2,7 @@
 //! capacity behind it, and loads before it.
 //!
 //! ```text
-//! lab upstream ADDR reply | cpu:MICROS | lock:MICROS   a service
+//! lab upstream ADDR reply | cpu:MICROS | lock:MICROS | plain:MICROS   a service
 //! lab caller ADDR CALLEE MICROS                        a service that calls another, /1 to /4 times
 //! lab tower ADDR UPSTREAM LIMIT                        a proxy of tower's load_shed and concurrency limit
 //! lab capacity ADDR CONNECTIONS SECONDS                requests per second of a closed loop

@@ -11,6 +11,7 @@ use http_body_util::{Empty, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use tidegate_core::rng::Rng;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
@@ -23,6 +24,9 @@ pub(crate) enum Work {
     Cpu(Duration),
     /// A lock that one holds at a time, for so long, while the cpu is free.
     Lock(mpsc::Sender<oneshot::Sender<()>>),
+    /// A worker with a queue that its clients do not see, for exponential times of this mean. It goes on with what was
+    /// abandoned, as most services do.
+    Plain(mpsc::Sender<oneshot::Sender<()>>),
 }
 
 impl Work {
@@ -35,7 +39,8 @@ impl Work {
             None if text == "reply" => Ok(Self::Reply),
             Some(("cpu", time)) => Ok(Self::Cpu(micros(time)?)),
             Some(("lock", time)) => Ok(Self::Lock(holder(micros(time)?))),
-            _ => Err(format!("{text} is not one of reply, cpu:MICROS, lock:MICROS")),
+            Some(("plain", time)) => Ok(Self::Plain(worker(micros(time)?))),
+            _ => Err(format!("{text} is not one of reply, cpu:MICROS, lock:MICROS, plain:MICROS")),
         }
     }
 
@@ -48,7 +53,7 @@ impl Work {
                     std::hint::spin_loop();
                 }
             }
-            Self::Lock(holder) => {
+            Self::Lock(holder) | Self::Plain(holder) => {
                 let (sender, released) = oneshot::channel();
                 if holder.send(sender).is_ok() {
                     let _ = released.await;
@@ -68,6 +73,22 @@ fn holder(time: Duration) -> mpsc::Sender<oneshot::Sender<()>> {
                 std::thread::sleep(time);
                 let _ = turn.send(());
             }
+        }
+    });
+    sender
+}
+
+/// A thread that works for whoever asked first, be they there or not. How much was to be done is what it has done: a sleep
+/// that lasts longer is made up for by the next.
+fn worker(mean: Duration) -> mpsc::Sender<oneshot::Sender<()>> {
+    let (sender, asked) = mpsc::channel::<oneshot::Sender<()>>();
+    std::thread::spawn(move || {
+        let mut rng = Rng::new(1);
+        let mut free = Instant::now();
+        for turn in asked {
+            free = free.max(Instant::now()) + mean.mul_f64(-(1.0 - rng.unit()).ln());
+            std::thread::sleep(free.saturating_duration_since(Instant::now()));
+            let _ = turn.send(());
         }
     });
     sender

@@ -1,7 +1,8 @@
 //! What is left of a service at up to ten times its capacity, behind each proxy.
 //!
 //! The service does one request at a time, a millisecond of cpu, or of a lock while the cpu idles. It
-//! has one core to itself; proxy and load share the other. The load is an open loop; a latency counts
+//! has one core to itself; proxy and load share the other. A plain service is a worker of 5 ms (exponential) with a queue that
+//! nobody sees. The load is an open loop; a latency counts
 //! from the time a request was to be sent; of use is an answer within the objective.
 
 use serde_json::{Value, json};
@@ -21,8 +22,9 @@ pub(crate) const COLUMNS: [&str; 8] = [
     "errors",
 ];
 
-const PEERS: [Peer; 6] = [
+const PEERS: [Peer; 7] = [
     Peer::Haproxy,
+    Peer::HaproxyQueue(1),
     Peer::HaproxyQueue(4),
     Peer::EnvoyAdaptiveConcurrency,
     Peer::EnvoyAdmissionControl,
@@ -32,14 +34,14 @@ const PEERS: [Peer; 6] = [
 const LOADS: [f64; 6] = [0.5, 0.8, 1.2, 2.0, 4.0, 10.0];
 const SECONDS: u32 = 5;
 const WARMUP: u32 = 3;
-/// The sidecar's own default.
-const SLO_MS: u32 = 50;
+/// Services, and what an answer may take: what the sidecar learns of them.
+const SERVICES: [(&str, u32); 3] = [("cpu:1000", 50), ("lock:1000", 50), ("plain:5000", 50)];
 
 /// Measures everybody.
 pub(crate) fn compare() -> Result<Vec<Value>> {
     let lab = Lab::new(NEEDS)?;
     let mut rows = Vec::new();
-    for kind in ["cpu:1000", "lock:1000"] {
+    for (kind, slo_ms) in SERVICES {
         let capacity = {
             let (_service, at) = lab.service(AROUND, &["upstream", kind])?;
             let words = ["capacity".to_owned(), at.to_string(), "8".to_owned(), "3".to_owned()];
@@ -54,7 +56,7 @@ pub(crate) fn compare() -> Result<Vec<Value>> {
                 let Some((_process, proxy)) = peer.start(&lab, at, false)? else { break };
                 let mut words = vec!["load".to_owned(), proxy.to_string()];
                 words.push(format!("{:.1}", load * capacity));
-                words.extend([SECONDS, WARMUP, SLO_MS].map(|number| number.to_string()));
+                words.extend([SECONDS, WARMUP, slo_ms].map(|number| number.to_string()));
                 let row = lab.measure(&words, PROXY)?;
                 let row = json!({
                     "service": kind,

@@ -5,7 +5,7 @@
 //! more bytes are needed, or with a [`Fault`], after which a connection cannot go on. They copy nothing, keep
 //! nothing, and read any bytes.
 //!
-//! Nothing that a client wrote is passed on as it is: operations are written anew ([`write`]). Two readers that
+//! Nothing that a client wrote is passed on as it is: operations are written anew ([`mod@write`]). Two readers that
 //! differ about where a line ends would let a client hide an operation from one of them in what the other
 //! takes for a payload; so a carriage return within a line is a fault, though nats-server reads it.
 

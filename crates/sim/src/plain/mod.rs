@@ -6,7 +6,7 @@
 //! nothing between the two that costs time, so that what is lost is lost by the gate's decisions.
 //!
 //! Load is open: requests come at random, however late the answers are. Capacity is the time there was, in requests
-//! of the mean work of those that were done. [`possible`] is what could be had by who can see the queue: a queue of
+//! of the mean work of those that were done. [`possible()`] is what could be had by who can see the queue: a queue of
 //! the best length, with those dropped at their start that have waited for the best time.
 
 mod possible;
