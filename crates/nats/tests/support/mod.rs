@@ -98,7 +98,14 @@ impl World {
         let (handle, listen) = (gate.handle(), gate.listen());
         let admin = gate.admin().expect("an address");
         let thread = std::thread::spawn(move || gate.run(None).expect("it ends well"));
-        Self { brokers, handle, listen, admin, thread: Some(thread) }
+        let world = Self { brokers, handle, listen, admin, thread: Some(thread) };
+        // What is published before a broker is up reaches no subscriber there.
+        let up = |state: &Value| {
+            let brokers = state["brokers"].as_array();
+            brokers.is_some_and(|all| all.iter().all(|broker| broker["state"] == "up"))
+        };
+        world.until("all brokers", up);
+        world
     }
 
     pub(crate) fn state(&self) -> Value {
