@@ -20,7 +20,7 @@ use super::{Error, Format, print};
 /// charts. Needs nothing, and touches nothing but loopback. Ctrl-C ends all of it at once.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Demo {
-    /// Without a page: try every policy at three loads for 20 seconds, and print a table.
+    /// Without a page: try every policy at three loads for 40 seconds, and print a table.
     #[arg(long)]
     once: bool,
     /// How to answer, with --once.

@@ -14,11 +14,11 @@ use super::service::{CAPACITY, MEAN, WORKERS};
 use super::{failed, runtime};
 
 /// Offered load as a multiple of what the service can do, how long a policy may take to settle, and
-/// how long is counted: 20 seconds in all, most of them where something happens.
+/// how long is counted: some 40 seconds in all. Slots have to be found, and DAGOR has a cursor to bring down.
 const LOADS: [(f64, Duration, Duration); 3] = [
     (0.8, Duration::from_millis(500), Duration::from_millis(2500)),
-    (2.0, Duration::from_millis(3000), Duration::from_millis(4000)),
-    (5.0, Duration::from_millis(3000), Duration::from_millis(4000)),
+    (2.0, Duration::from_secs(10), Duration::from_secs(6)),
+    (5.0, Duration::from_secs(10), Duration::from_secs(6)),
 ];
 /// Time for the last answers after a load has ended.
 const LAST: Duration = Duration::from_millis(1010);
