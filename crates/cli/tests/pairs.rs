@@ -229,8 +229,10 @@ fn breakwater_gives_credits_and_callers_wait_for_them() {
                     let callers = state["callers"].as_object();
                     let credits = callers.and_then(|callers| callers.values().next());
                     // What is answered still counts when its answer tells the next window, so it stays at a few.
-                    let few = credits.is_some_and(|caller| caller["credits"].as_u64() < Some(8));
-                    few && state["waiting"].as_u64() < Some(8)
+                    let few = credits
+                        .and_then(|caller| caller["credits"].as_u64())
+                        .is_some_and(|credits| (1..8).contains(&credits));
+                    few && state["waiting"].as_u64().is_some_and(|waiting| waiting < 8)
                 }
                 _ => state["waiting"].as_u64() == Some(15),
             };
