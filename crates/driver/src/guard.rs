@@ -268,6 +268,21 @@ impl Slot {
         Abandoned { claim: self.claim }
     }
 
+    /// The caller has left, and the request can be ended at the service. Nothing if it shall be, else what it holds until
+    /// the service is done: the gate [finds out](Gate::leave_or_end) which is better.
+    pub fn leave_or_end(mut self) -> Option<Abandoned> {
+        let (request, step) = (self.claim.request, self.step);
+        let ended = self.claim.shared.step(|state, now| {
+            state.gate.on_step(now, request, step);
+            state.gate.leave_or_end(now, request)
+        });
+        if ended {
+            self.claim.phase = Phase::Over;
+            return None;
+        }
+        Some(Abandoned { claim: self.claim })
+    }
+
     /// The caller has left, the service may go on with the request, and nobody will hear when it is done: the
     /// slot is free after as long as requests take.
     pub fn lose(mut self) {

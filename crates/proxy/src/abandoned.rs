@@ -2,7 +2,7 @@
 //!
 //! Most services do not notice that a client has left: they work on. If its slot were free at once, clients that ask and
 //! leave would fill the service behind a gate that believes it idle. So, unless the service is
-//! [known to stop](crate::config::WhenLeft):
+//! [known to stop](crate::config::WhenLeft), or was [found to](tidegate_core::Gate::leave_or_end):
 //!
 //! 1. What was sent whole stays with the upstream. Its answer is awaited aside, for as long as any answer, and
 //!    dropped; then the slot is free, and the connection too.
@@ -14,7 +14,8 @@
 //! Each of these is in the gate's book of abandoned work, which bounds how much of it there is and charges it to whoever left.
 //! A deadline that passes is the same: the client gets its 504, and the upstream goes on.
 //!
-//! Over HTTP/2 to end a request is to reset it, and [resets] are paced: until there is one, the request is kept.
+//! Over HTTP/2 to end a request is to reset it, and [resets] are paced: until there is one, the request is kept. They are too few to
+//! find anything out by them.
 //!
 //! [resets]: crate::resets
 
@@ -84,11 +85,15 @@ pub(crate) fn leave(
     if (stops || over) && call.may_end(now) {
         return if whole { drop(entry.keep()) } else { entry.lose() };
     }
+    let learns = settings.when_left == WhenLeft::Learned && begun.is_none() && call.ends_freely();
+    let kept = if learns && !over { entry.leave_or_end() } else { Some(entry.keep()) };
+    // Otherwise it is ended: its connection is closed.
+    let Some(kept) = kept else { return };
     // Without a runtime this is the end of the process, and of everything.
     let Ok(runtime) = Handle::try_current() else { return };
     let patience = settings.upstreams.response_timeout();
     let left = patience.saturating_sub(now.since(call.begun()).into());
-    let (worker, kept) = (Arc::clone(worker), entry.keep());
+    let worker = Arc::clone(worker);
     runtime.spawn(async move {
         let worker = &*worker;
         match begun {

@@ -309,6 +309,14 @@ impl Entry {
         }
     }
 
+    /// The client has left, and the request can be ended at the upstream. What it holds until the upstream has
+    /// ended, unless it shall be ended now.
+    pub(crate) fn leave_or_end(self) -> Option<Kept> {
+        let Self::Slot(slot, beside) = self else { return Some(self.keep()) };
+        let started = slot.started();
+        Some(Kept { slot: Some((slot.leave_or_end()?, started)), beside })
+    }
+
     /// The client has left, and nobody will hear when the upstream is done.
     pub(crate) fn lose(self) {
         if let Self::Slot(slot, _) = self {

@@ -61,6 +61,8 @@ pub(crate) struct Level {
     pub(crate) running: u32,
     /// Of those, the ones whose clients have left.
     pub(crate) abandoned: usize,
+    /// What was found out of what the service does then.
+    pub(crate) found: tidegate_core::gate::WhenLeft,
     pub(crate) waiting: usize,
     pub(crate) delay: Span,
     pub(crate) predicted_wait: Span,
@@ -79,6 +81,7 @@ impl Level {
             slots: gate.slots(),
             running: gate.running(),
             abandoned: gate.abandoned(),
+            found: gate.when_left(),
             waiting: gate.waiting(),
             delay: gate.delay(now),
             predicted_wait: gate.backlog().predicted_wait(),
@@ -100,6 +103,15 @@ fn callers(gate: &Gate) -> Vec<Issued> {
 }
 
 impl Snapshot<'_> {
+    /// What the service is taken to do with what its clients have left: as configured, or as found out.
+    fn taken_when_left(&self) -> WhenLeft {
+        match self.when_left {
+            WhenLeft::Learned if self.level.found.stops => WhenLeft::Stops,
+            WhenLeft::Learned => WhenLeft::GoesOn,
+            told => told,
+        }
+    }
+
     /// The Prometheus text format, version 0.0.4.
     pub(crate) fn prometheus(&self) -> String {
         let Self { metrics, counters, level, .. } = self;
@@ -127,6 +139,9 @@ impl Snapshot<'_> {
         let help =
             "Requests that have a slot although their clients have left: the service works on.";
         page.gauge("tidegate_abandoned", help, level.abandoned);
+        let help = "Whether the service is taken to end what its clients have left: 1 if it does, 0 if it works on.";
+        let stops = self.taken_when_left() == WhenLeft::Stops;
+        page.gauge("tidegate_stops_when_left", help, u8::from(stops));
         page.gauge("tidegate_waiting", "Requests that wait for a slot.", level.waiting);
         let help = "The delay that policies act on.";
         page.gauge("tidegate_delay_seconds", help, level.delay.as_secs_f64());
@@ -285,7 +300,8 @@ impl Snapshot<'_> {
             "slots": level.slots,
             "running": level.running,
             "abandoned": level.abandoned,
-            "when_left": self.when_left.to_string(),
+            "when_left": self.taken_when_left().to_string(),
+            "when_left_trials": (self.when_left == WhenLeft::Learned).then_some(level.found.trials),
             "waiting": level.waiting,
             "delay_seconds": level.delay.as_secs_f64(),
             "predicted_wait_seconds": level.predicted_wait.as_secs_f64(),

@@ -771,7 +771,12 @@ impl Call {
 
     /// Whether it can be dropped now without harm to others.
     pub(crate) fn may_end(&self, now: Instant) -> bool {
-        !matches!(self.sender, Some(Sender::Two(..))) || self.upstream.resets.take(now)
+        self.ends_freely() || self.upstream.resets.take(now)
+    }
+
+    /// Whether it can be ended at any time.
+    pub(crate) fn ends_freely(&self) -> bool {
+        !matches!(self.sender, Some(Sender::Two(..)))
     }
 
     /// For how long to wait until it can.

@@ -4,8 +4,9 @@
 
 mod support;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use support::leaks::conserved;
 use support::streams::Streams;
@@ -123,6 +124,52 @@ fn a_service_that_is_known_to_stop_is_told_at_once() {
     let finished = &state["finished"]["critical"];
     assert_eq!((&finished["served"], &finished["failed"]), (&0.into(), &0.into()));
     assert!(finished["cancelled"].as_u64() >= Some(3), "{finished}");
+}
+
+/// Unless told, the gate tries what the service does: of what is left behind while others wait, some is ended, by lot.
+#[test]
+fn whether_a_service_stops_is_found_by_trying() {
+    let (ended, open) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(true)));
+    let (seen, opened) = (Arc::clone(&ended), Arc::clone(&open));
+    let upstream = Upstream::raw(move |mut client| {
+        let look = Some(Duration::from_millis(2));
+        while let Ok(request) = client.head() {
+            // It looks whether its client is there while it works.
+            client.stream.get_ref().set_read_timeout(look).unwrap();
+            while request.first.contains("/slow") && !opened.load(Ordering::SeqCst) {
+                if matches!(client.stream.get_ref().peek(&mut [0]), Ok(0)) {
+                    seen.fetch_add(1, Ordering::SeqCst);
+                    return;
+                }
+            }
+            client.stream.get_ref().set_read_timeout(None).unwrap();
+            client.send("HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nserved");
+        }
+    });
+    let config = ONE_SLOT.replace("count = 1", "count = 2");
+    let sidecar = Sidecar::start(&config, &[upstream.address]);
+    assert_eq!(sidecar.client_from(2).get("/", "").text(), "served");
+    let mut hosts = (3..250).cycle();
+    while ended.load(Ordering::SeqCst) == 0 {
+        open.store(false, Ordering::SeqCst);
+        let mut asked = || {
+            let mut client = sidecar.client_from(hosts.next().unwrap());
+            ask(&mut client, "/slow");
+            client
+        };
+        let leaves = asked();
+        sidecar.wait_for("work", |state| state["running"] == 1);
+        let mut stay = [asked(), asked(), asked()];
+        sidecar.wait_for("others wait", |state| state["waiting"] == 2);
+        drop(leaves);
+        sidecar.wait_for("it has left", |state| {
+            state["abandoned"] == 1 || ended.load(Ordering::SeqCst) == 1
+        });
+        open.store(true, Ordering::SeqCst);
+        stay.iter_mut().for_each(|client| assert_eq!(client.reply().status(), 200));
+        conserved(&sidecar);
+    }
+    assert_eq!(sidecar.state()["when_left"], "goes-on", "one trial shows nothing");
 }
 
 /// The rest of an answer is read where that is soon done, and the connection kept; else it is closed.

@@ -1,6 +1,6 @@
 //! The book of abandoned work: requests whose callers have left while the service goes on with them.
 //!
-//! Most services do not notice that a caller has left; they work on. If the slot were free at once, a
+//! Most services do not notice that a caller has left; they work on (which do is [found out](super::leaving)). If the slot were free at once, a
 //! client that connects, asks and leaves would fill the service while the gate believes it idle. So what
 //! was sent and abandoned keeps its slot, until the service has answered ([`Gone::Kept`]: the driver waits for
 //! that) or, where nobody will hear of it ([`Gone::Lost`]), for as long as requests take.
@@ -158,7 +158,13 @@ impl Gate {
     pub fn abandon(&mut self, now: Instant, id: RequestId, gone: Gone) {
         let now = self.advance(now);
         match self.entries.get(id).map(|entry| entry.state) {
-            Some(State::Running) => self.book(now, id, gone),
+            Some(State::Running) => {
+                let until = match gone {
+                    Gone::Kept => Instant::FAR,
+                    Gone::Lost => self.usual_end(now, id),
+                };
+                self.book(now, id, until);
+            }
             Some(State::Abandoned) => self.ignore(now, Misuse::WrongState),
             _ => self.cancel(now, id),
         }
@@ -169,17 +175,17 @@ impl Gate {
         self.abandoned.held()
     }
 
-    fn book(&mut self, now: Instant, id: RequestId, gone: Gone) {
-        let most = self.longest_in_book();
+    /// When requests like this one end.
+    fn usual_end(&self, now: Instant, id: RequestId) -> Instant {
+        let usual = Span::from_nanos_f64(self.service.get().unwrap_or(0.0));
+        let started = self.entries.get(id).map_or(now, |entry| entry.started);
+        now + usual.saturating_sub(now.since(started)).min(self.longest_in_book())
+    }
+
+    /// It holds its slot until then, unless the driver tells of its end before.
+    pub(super) fn book(&mut self, now: Instant, id: RequestId, until: Instant) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         entry.state = State::Abandoned;
-        let until = match gone {
-            Gone::Kept => Instant::FAR,
-            Gone::Lost => {
-                let typical = Span::from_nanos_f64(self.service.get().unwrap_or(0.0));
-                now + typical.saturating_sub(now.since(entry.started)).min(most)
-            }
-        };
         let source = source_of(&entry.request.context);
         self.abandoned.enter(Booked { id, source, since: now, until });
         let lost = |booked: &Booked| booked.until < Instant::FAR;

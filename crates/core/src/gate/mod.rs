@@ -24,6 +24,7 @@ mod claims;
 mod config;
 mod door;
 mod downstream;
+mod leaving;
 mod questions;
 mod standstill;
 mod workflows;
@@ -56,6 +57,8 @@ use claims::Claims;
 pub use config::GateConfig;
 pub use downstream::CalleeId;
 use downstream::Downstream;
+use leaving::Leaving;
+pub use leaving::WhenLeft;
 use standstill::Standstill;
 
 /// What is left until the deadline, [`Span::MAX`] if there is none.
@@ -113,6 +116,7 @@ pub struct Gate {
     /// Slots that are taken, be it by abandoned work.
     running: u32,
     abandoned: Abandoned,
+    leaving: Leaving,
     standstill: Standstill,
     /// The first stage, if there is any.
     limits: Option<Box<Limits>>,
@@ -224,6 +228,7 @@ impl Gate {
             entries: Slab::default(),
             running: 0,
             abandoned: Abandoned::default(),
+            leaving: Leaving::default(),
             standstill: Standstill::default(),
             limits: Limits::build(&config.limits, now),
             schedule: config.schedule.build(),
@@ -327,6 +332,9 @@ impl Gate {
         let held = request.attained;
         if outcome == Outcome::Serve {
             self.service.add(held.as_nanos_f64());
+            if !is_abandoned {
+                self.leaving.on_answer(now);
+            }
         }
         if outcome != Outcome::Cancel {
             self.costs.settle(request.context.workflow, cost);

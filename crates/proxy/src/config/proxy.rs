@@ -101,7 +101,7 @@ pub struct ProxyConfig {
     pub response_timeout: Span,
     /// What the services behind do with a request whose client has left: `goes-on`, and it keeps its slot until they have
     /// answered; or `stops`, and it is ended at once. Stops is for services that notice and end their work: elsewhere clients
-    /// that ask and leave would fill them. Default goes-on, as most do not notice.
+    /// that ask and leave would fill them. Default learned: taken to go on, as most do not notice, until trials show otherwise.
     pub when_left: WhenLeft,
     /// How long a connection to an upstream is kept without a request on it. Longer saves connects;
     /// longer than the upstream keeps it risks a request on a connection just closed. Default 4 s,
@@ -171,7 +171,7 @@ impl Default for ProxyConfig {
             threads: 0,
             connect_timeout: Span::from_secs(2),
             response_timeout: Span::from_secs(30),
-            when_left: WhenLeft::GoesOn,
+            when_left: WhenLeft::Learned,
             idle_timeout: Span::from_secs(4),
             header_timeout: Span::from_secs(30),
             body_timeout: Span::from_secs(30),
@@ -292,8 +292,10 @@ impl FromStr for Trust {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WhenLeft {
-    /// It works on.
+    /// The gate finds out, and takes it to work on until then.
     #[default]
+    Learned,
+    /// It works on.
     GoesOn,
     /// It notices, and ends its work.
     Stops,
@@ -302,6 +304,7 @@ pub enum WhenLeft {
 impl fmt::Display for WhenLeft {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Learned => "learned",
             Self::GoesOn => "goes-on",
             Self::Stops => "stops",
         })

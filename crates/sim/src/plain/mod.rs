@@ -15,7 +15,7 @@ mod weather;
 
 use std::collections::VecDeque;
 
-use tidegate_core::gate::{Action, GateConfig, Gone};
+use tidegate_core::gate::{Action, GateConfig};
 use tidegate_core::rng::Rng;
 use tidegate_core::{Context, Cost, Gate, Instant, Outcome, Rank, RequestId, Span};
 
@@ -71,6 +71,8 @@ pub struct Seen {
     pub most_inside: f64,
     /// The objective at the end.
     pub objective: Span,
+    /// Whether the gate takes the service to end what was abandoned, at the end.
+    pub stops: bool,
     /// Answers in time in each second, from the first on.
     pub seconds: Vec<u32>,
 }
@@ -299,13 +301,15 @@ impl Run<'_> {
         else {
             return;
         };
-        if job.started && self.plain.goes_on {
+        let started = job.started;
+        if started && !self.gate.leave_or_end(now, job.id) {
             job.gone = true;
-            return self.gate.abandon(now, job.id, Gone::Kept);
+            return;
         }
-        let id = job.id;
-        if job.started {
-            // The service ends it, and has its worker back.
+        if !started {
+            self.gate.cancel(now, job.id);
+        } else if !self.plain.goes_on {
+            // The service is told, ends it, and has its worker back.
             self.queue.retain(|queued| queued.number != number);
             for worker in &mut self.workers {
                 worker.take_if(|working| working.number == number);
@@ -313,7 +317,6 @@ impl Run<'_> {
             self.work(now);
         }
         self.jobs[place] = None;
-        self.gate.cancel(now, id);
     }
 
     fn seen(mut self) -> Seen {
@@ -332,7 +335,57 @@ impl Run<'_> {
             slots: tally.slots / (tally.looks as f64).max(1.0),
             most_inside: tally.most_inside,
             objective: self.gate.objective().map(|(objective, _)| objective).unwrap_or_default(),
+            stops: self.gate.when_left().stops,
             seconds: std::mem::take(&mut tally.seconds),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dist::Dist;
+    use tidegate_core::admission::{AdmissionConfig, TideConfig};
+    use tidegate_core::slots::{AdaptiveConfig, SlotsConfig};
+
+    /// Every caller leaves after four service times and says so to nobody.
+    fn impatient(workers: u32, goes_on: bool, seed: u64) -> Seen {
+        let plain = Plain {
+            workers,
+            service: Service { dist: Dist::Exponential, mean: Span::from_millis(5) },
+            slo: Span::from_millis(80),
+            load: 2.0,
+            before: 2.0,
+            patience: Some(Span::from_millis(20)),
+            told: false,
+            goes_on,
+            weather: Weather::default(),
+            warm_up: Span::from_secs(600),
+            answers: 2_000,
+        };
+        let objective = plain.slo.into();
+        let config = GateConfig {
+            admission: AdmissionConfig::Tide(TideConfig { objective, ..TideConfig::default() }),
+            slots: SlotsConfig::Adaptive(AdaptiveConfig::default()),
+            ..GateConfig::default()
+        };
+        run(&plain, &config, seed)
+    }
+
+    /// Within ten minutes, and if it is taken back once in a while it is found again.
+    #[test]
+    fn learns_that_a_service_ends_what_was_abandoned() {
+        for workers in [1, 4] {
+            let stops = |seed: &u64| impatient(workers, false, *seed).stops;
+            assert!((0..5).filter(stops).count() >= 3, "{workers} workers");
+        }
+    }
+
+    /// Not once in an hour and a half altogether.
+    #[test]
+    fn never_believes_that_a_service_stops_which_goes_on() {
+        for workers in [1, 4] {
+            assert!((0..5).all(|seed| !impatient(workers, true, seed).stops), "{workers} workers");
         }
     }
 }
