@@ -26,9 +26,9 @@ Usage: cargo xtask COMMAND
                            instructions per operation, counted by callgrind (release profile)
   ablate [--format json] [FILTER]
                            what each part of tide contributes: without it, all else as it is
-  peers NAME [--format json]
-                           ours beside others on this machine; NAME is proxy, overload, tasks,
-                           http, nats, rpc or graph
+  peers NAME [ROW] [--format json]
+                           ours beside others on this machine; NAME is proxy, overload, plain or
+                           tiers (rows whose names contain ROW), tasks, http, nats, rpc, graph
   fuzz SECS                property tests on ever more random cases for about SECS seconds
   soak [SECS [BINARY]]     the sidecar at twice its capacity, 600 seconds unless told otherwise: memory
                            and open files must not grow; BINARY instead of a build in the dev profile
@@ -49,8 +49,12 @@ fn main() -> ExitCode {
         ["ablate", "--format", "json", filter] => ablate::ablate(filter, true),
         ["ablate"] => ablate::ablate("", false),
         ["ablate", filter] if !filter.starts_with('-') => ablate::ablate(filter, false),
-        ["peers", name] => peers::peers(name, false),
-        ["peers", name, "--format", "json"] => peers::peers(name, true),
+        ["peers", name] => peers::peers(name, "", false),
+        ["peers", name, "--format", "json"] => peers::peers(name, "", true),
+        ["peers", name @ ("plain" | "tiers"), filter] => peers::peers(name, filter, false),
+        ["peers", name @ ("plain" | "tiers"), filter, "--format", "json"] => {
+            peers::peers(name, filter, true)
+        }
         ["fuzz", secs] => match secs.parse() {
             Ok(secs) => fuzz::fuzz(secs),
             Err(_) => return usage(),

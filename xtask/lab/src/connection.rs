@@ -36,6 +36,15 @@ impl Connection {
     }
 }
 
+impl Connection {
+    /// The same, and the answer's body.
+    pub(crate) async fn ask_for_body(&mut self, request: &[u8]) -> std::io::Result<Vec<u8>> {
+        self.ask(request).await?;
+        let end = self.buffer.windows(4).position(|window| window == b"\r\n\r\n");
+        Ok(self.buffer.split_off(end.map_or(0, |end| end + 4)))
+    }
+}
+
 #[derive(Debug, PartialEq, Eq)]
 struct Head {
     status: u16,

@@ -2,7 +2,13 @@
 //! capacity behind it, and loads before it.
 //!
 //! ```text
-//! lab upstream ADDR reply | cpu:MICROS | lock:MICROS | plain:MICROS   a service
+//! lab upstream ADDR reply | cpu:MICROS | lock:MICROS   a service
+//! lab rows                                             the plain services there are; one JSON array
+//! lab plain ADDR ROW                                   one of them
+//! lab expect ROW                                       what the simulator says of it; one JSON object
+//! lab ask ADDR SERVICE ROW SECONDS WARMUP              its load, sent to ADDR; one JSON object
+//! lab tier ADDR http|grpc MEAN_MS [CALLEE]             a plain service that hands on what it has done
+//! lab through ADDR SERVICE http|grpc RATE SECONDS WARMUP SLO_MS   a load, judged by what SERVICE could do; one JSON object
 //! lab caller ADDR CALLEE MICROS                        a service that calls another, /1 to /4 times
 //! lab tower ADDR UPSTREAM LIMIT                        a proxy of tower's load_shed and concurrency limit
 //! lab capacity ADDR CONNECTIONS SECONDS                requests per second of a closed loop
@@ -12,9 +18,11 @@
 
 #![allow(clippy::disallowed_methods, reason = "it measures real time")]
 
+mod client;
 mod connection;
 mod load;
 mod nats;
+mod plain;
 mod service;
 mod shed;
 
@@ -39,6 +47,39 @@ fn main() -> ExitCode {
 async fn run(words: &[&str]) -> Result<(), String> {
     match words {
         ["upstream", at, kind] => service::serve(address(at)?, service::Work::parse(kind)?).await,
+        ["rows"] => {
+            println!("{}", plain::list());
+            Ok(())
+        }
+        ["expect", name] => {
+            println!("{}", plain::expect(&plain::row(name)?));
+            Ok(())
+        }
+        ["plain", at, name] => plain::serve(address(at)?, name).await,
+        ["ask", to, service, name, seconds, warmup] => {
+            let plan = load::Plan::of(&plain::row(name)?, number(seconds)?, number(warmup)?);
+            println!("{}", load::judged(address(to)?, address(service)?, plan).await?);
+            Ok(())
+        }
+        ["tier", at, way, mean_ms, callee @ ..] => {
+            let mean = tidegate_core::Span::from_nanos_f64(number(mean_ms)? * 1e6);
+            let callee = callee.first().map(|callee| address(callee)).transpose()?;
+            service::tier(address(at)?, mean, callee, *way == "grpc").await
+        }
+        ["through", to, service, way, rate, seconds, warmup, slo_ms] => {
+            let plan = load::Plan {
+                rate: number(rate)?,
+                before: number(rate)?,
+                patience: load::Patience::Long,
+                grpc: *way == "grpc",
+                seconds: number(seconds)?,
+                warmup: number(warmup)?,
+                slo: Duration::from_secs_f64(number(slo_ms)? / 1e3),
+                paths: Vec::new(),
+            };
+            println!("{}", load::judged(address(to)?, address(service)?, plan).await?);
+            Ok(())
+        }
         ["caller", at, callee, micros] => {
             let work = service::Work::Cpu(Duration::from_micros(number(micros)? as u64));
             service::call(address(at)?, address(callee)?, work).await
@@ -55,6 +96,9 @@ async fn run(words: &[&str]) -> Result<(), String> {
         ["load", to, rate, seconds, warmup, slo_ms, paths @ ..] => {
             let plan = load::Plan {
                 rate: number(rate)?,
+                before: number(rate)?,
+                patience: load::Patience::Long,
+                grpc: false,
                 seconds: number(seconds)?,
                 warmup: number(warmup)?,
                 slo: Duration::from_secs_f64(number(slo_ms)? / 1e3),

@@ -2,18 +2,28 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
-use http_body_util::{Empty, Full};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderName, Request, Response, StatusCode};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
-use tidegate_core::rng::Rng;
-use tokio::net::{TcpListener, TcpStream};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto::Builder;
+use tidegate_core::Span;
+use tokio::net::TcpListener;
 use tokio::sync::oneshot;
+
+use crate::client::{Client, EMPTY};
+use crate::plain::{self, Workers};
+
+/// What is answered where nobody reads it.
+const OK: Bytes = Bytes::from_static(b"ok");
+const GRPC: &str = "application/grpc";
 
 /// What a request takes.
 #[derive(Clone, Debug)]
@@ -24,9 +34,8 @@ pub(crate) enum Work {
     Cpu(Duration),
     /// A lock that one holds at a time, for so long, while the cpu is free.
     Lock(mpsc::Sender<oneshot::Sender<()>>),
-    /// A worker with a queue that its clients do not see, for exponential times of this mean. It goes on with what was
-    /// abandoned, as most services do.
-    Plain(mpsc::Sender<oneshot::Sender<()>>),
+    /// Workers with a queue that their clients do not see.
+    Plain(Arc<Workers>),
 }
 
 impl Work {
@@ -39,12 +48,11 @@ impl Work {
             None if text == "reply" => Ok(Self::Reply),
             Some(("cpu", time)) => Ok(Self::Cpu(micros(time)?)),
             Some(("lock", time)) => Ok(Self::Lock(holder(micros(time)?))),
-            Some(("plain", time)) => Ok(Self::Plain(worker(micros(time)?))),
-            _ => Err(format!("{text} is not one of reply, cpu:MICROS, lock:MICROS, plain:MICROS")),
+            _ => Err(format!("{text} is not one of reply, cpu:MICROS, lock:MICROS")),
         }
     }
 
-    async fn done(&self) {
+    pub(crate) async fn done(&self) {
         match self {
             Self::Reply => {}
             Self::Cpu(time) => {
@@ -53,7 +61,8 @@ impl Work {
                     std::hint::spin_loop();
                 }
             }
-            Self::Lock(holder) | Self::Plain(holder) => {
+            Self::Plain(workers) => workers.done().await,
+            Self::Lock(holder) => {
                 let (sender, released) = oneshot::channel();
                 if holder.send(sender).is_ok() {
                     let _ = released.await;
@@ -78,29 +87,18 @@ fn holder(time: Duration) -> mpsc::Sender<oneshot::Sender<()>> {
     sender
 }
 
-/// A thread that works for whoever asked first, be they there or not. How much was to be done is what it has done: a sleep
-/// that lasts longer is made up for by the next.
-fn worker(mean: Duration) -> mpsc::Sender<oneshot::Sender<()>> {
-    let (sender, asked) = mpsc::channel::<oneshot::Sender<()>>();
-    std::thread::spawn(move || {
-        let mut rng = Rng::new(1);
-        let mut free = Instant::now();
-        for turn in asked {
-            free = free.max(Instant::now()) + mean.mul_f64(-(1.0 - rng.unit()).ln());
-            std::thread::sleep(free.saturating_duration_since(Instant::now()));
-            let _ = turn.send(());
-        }
-    });
-    sender
-}
-
 /// Serves for ever.
 pub(crate) async fn serve(at: SocketAddr, work: Work) -> Result<(), String> {
-    accept(at, move |_: Request<Incoming>| {
+    accept(at, move |request: Request<Incoming>| {
         let work = work.clone();
         async move {
+            if let Work::Plain(workers) = &work
+                && request.uri().path() == "/tally"
+            {
+                return (StatusCode::OK, workers.tally().to_string().into());
+            }
             work.done().await;
-            StatusCode::OK
+            (StatusCode::OK, OK)
         }
     })
     .await
@@ -109,41 +107,68 @@ pub(crate) async fn serve(at: SocketAddr, work: Work) -> Result<(), String> {
 /// A service that works a little, then calls another as often as its path says, one call after the
 /// other, and fails if one of them does. It hands `overload-context` on, as it would a trace.
 pub(crate) async fn call(at: SocketAddr, callee: SocketAddr, work: Work) -> Result<(), String> {
+    let callee = Arc::new(Client::new(callee, false));
     accept(at, move |request: Request<Incoming>| {
-        let work = work.clone();
+        let (work, callee) = (work.clone(), Arc::clone(&callee));
         async move {
             work.done().await;
             let calls = request.uri().path().trim_start_matches('/').parse().unwrap_or(1);
             for _ in 0..calls {
-                match forward(callee, &request).await {
-                    Ok(StatusCode::OK) => {}
-                    Ok(status) => return status,
-                    Err(_) => return StatusCode::BAD_GATEWAY,
+                let status = hand_on(&callee, &request).await;
+                if status != StatusCode::OK {
+                    return (status, OK);
                 }
             }
-            StatusCode::OK
+            (StatusCode::OK, OK)
         }
     })
     .await
 }
 
-async fn forward(to: SocketAddr, request: &Request<Incoming>) -> Result<StatusCode, hyper::Error> {
-    let Ok(stream) = TcpStream::connect(to).await else { return Ok(StatusCode::BAD_GATEWAY) };
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
-    let mut call = Request::get("/").header("host", to.to_string());
-    if let Some(context) = request.headers().get("overload-context") {
-        call = call.header("overload-context", context);
-    }
-    let call = call.body(Empty::<Bytes>::new()).expect("the parts are valid");
-    Ok(sender.send_request(call).await?.status())
+/// Fields by which a service says for which request it makes a call.
+const COPIED: [&str; 2] = ["traceparent", "overload-context"];
+
+/// Plain services that call one another: when its worker is done, a request is handed on to the callee, if there is one.
+pub(crate) async fn tier(
+    at: SocketAddr,
+    mean: Span,
+    callee: Option<SocketAddr>,
+    grpc: bool,
+) -> Result<(), String> {
+    let callee = callee.map(|callee| Arc::new(Client::new(callee, grpc)));
+    let workers = Workers::start(plain::one_worker(mean));
+    accept(at, move |request: Request<Incoming>| {
+        let (workers, callee) = (Arc::clone(&workers), callee.clone());
+        async move {
+            if request.uri().path() == "/tally" {
+                return (StatusCode::OK, workers.tally().to_string().into());
+            }
+            workers.done().await;
+            match callee {
+                Some(callee) => (hand_on(&callee, &request).await, OK),
+                None => (StatusCode::OK, OK),
+            }
+        }
+    })
+    .await
 }
 
+/// Calls the next service for this request.
+async fn hand_on(callee: &Client, request: &Request<Incoming>) -> StatusCode {
+    let copied = |name| {
+        let value = request.headers().get(name)?.to_str().ok()?;
+        Some((name, value.to_owned()))
+    };
+    let fields: Vec<(&str, String)> = COPIED.into_iter().filter_map(copied).collect();
+    let status = callee.ask("/", &fields).await.unwrap_or(502);
+    StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY)
+}
+
+/// Serves HTTP/1.1, and gRPC to whoever speaks it.
 async fn accept<F, A>(at: SocketAddr, answer: F) -> Result<(), String>
 where
     F: Fn(Request<Incoming>) -> A + Clone + Send + 'static,
-    A: Future<Output = StatusCode> + Send + 'static,
+    A: Future<Output = (StatusCode, Bytes)> + Send + 'static,
 {
     let listener = TcpListener::bind(at).await.map_err(|error| format!("{at}: {error}"))?;
     loop {
@@ -151,16 +176,42 @@ where
         let _ = stream.set_nodelay(true);
         let answer = answer.clone();
         tokio::spawn(async move {
-            let service = service_fn(move |request| {
-                let status = answer(request);
+            let service = service_fn(move |request: Request<Incoming>| {
+                let grpc = request.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == GRPC);
+                let answer = answer(request);
                 async move {
-                    let mut response = Response::new(Full::new(Bytes::from_static(b"ok")));
-                    *response.status_mut() = status.await;
-                    Ok::<_, Infallible>(response)
+                    let (status, body) = answer.await;
+                    Ok::<_, Infallible>(if grpc { in_grpc(status) } else { in_http(status, body) })
                 }
             });
-            let http = hyper::server::conn::http1::Builder::new();
+            let http = Builder::new(TokioExecutor::new());
             let _ = http.serve_connection(TokioIo::new(stream), service).await;
         });
     }
+}
+
+type Body = BoxBody<Bytes, Infallible>;
+
+fn in_http(status: StatusCode, body: Bytes) -> Response<Body> {
+    let mut response = Response::new(Full::new(body).boxed());
+    *response.status_mut() = status;
+    response
+}
+
+/// The same in gRPC's words: an empty message and trailers, or trailers alone.
+fn in_grpc(status: StatusCode) -> Response<Body> {
+    let code = match status.as_u16() {
+        200 => 0,
+        429 | 503 => 14,
+        504 => 4,
+        _ => 13,
+    };
+    let response = Response::builder().header(CONTENT_TYPE, GRPC);
+    if code != 0 {
+        let response = response.header("grpc-status", code).body(Empty::new().boxed());
+        return response.expect("the parts are valid");
+    }
+    let trailers = HeaderMap::from_iter([(HeaderName::from_static("grpc-status"), code.into())]);
+    let body = Full::new(EMPTY).with_trailers(async { Some(Ok(trailers)) });
+    response.body(body.boxed()).expect("the parts are valid")
 }

@@ -14,16 +14,22 @@ use crate::run::Result;
 pub(crate) enum Peer {
     Nginx,
     Haproxy,
-    /// With at most so many requests at the service and a queue that may last 40 ms.
-    HaproxyQueue(u32),
+    /// With at most so many requests at the service and a queue that may last so long.
+    HaproxyQueue {
+        most: u32,
+        queue_ms: u32,
+    },
     Envoy,
     EnvoyAdaptiveConcurrency,
     EnvoyAdmissionControl,
     /// tower's `load_shed` over a concurrency limit.
     Tower(u32),
     Tidegate,
-    /// Told that an answer may take a second, where everybody else may take as long as they like.
-    TidegatePatient,
+    /// Told how long an answer may take, or how many requests may be at the service.
+    TidegateWith {
+        objective_ms: Option<u32>,
+        slots: Option<u32>,
+    },
 }
 
 pub(crate) const NEEDS: &[Need] = &[
@@ -38,13 +44,19 @@ impl Peer {
         match self {
             Self::Nginx => "nginx".to_owned(),
             Self::Haproxy => "haproxy".to_owned(),
-            Self::HaproxyQueue(most) => format!("haproxy maxconn {most}"),
+            Self::HaproxyQueue { most, queue_ms } => {
+                format!("haproxy maxconn {most}, queue {queue_ms} ms")
+            }
             Self::Envoy => "envoy".to_owned(),
             Self::EnvoyAdaptiveConcurrency => "envoy adaptive concurrency".to_owned(),
             Self::EnvoyAdmissionControl => "envoy admission control".to_owned(),
             Self::Tower(limit) => format!("tower load_shed, limit {limit}"),
             Self::Tidegate => "tidegate".to_owned(),
-            Self::TidegatePatient => "tidegate, objective 1 s".to_owned(),
+            Self::TidegateWith { objective_ms, slots } => {
+                let objective = objective_ms.map(|ms| format!(", objective {ms} ms"));
+                let slots = slots.map(|slots| format!(", {slots} slots"));
+                ["tidegate".to_owned()].into_iter().chain(objective).chain(slots).collect()
+            }
         }
     }
 
@@ -61,6 +73,7 @@ impl Peer {
         h2: bool,
     ) -> Result<Option<(Process, SocketAddr)>> {
         let at = free_address()?;
+        let port = at.port();
         let mut command = match self {
             Self::Nginx => {
                 let file = lab.file("nginx.conf", &nginx(&lab.scratch, at, upstream, h2))?;
@@ -68,8 +81,9 @@ impl Peer {
                 command.arg("-c").arg(file);
                 command
             }
-            Self::Haproxy | Self::HaproxyQueue(_) => {
-                let file = lab.file("haproxy.cfg", &haproxy(self, at, upstream, h2))?;
+            Self::Haproxy | Self::HaproxyQueue { .. } => {
+                let file =
+                    lab.file(&format!("haproxy-{port}.cfg"), &haproxy(self, at, upstream, h2))?;
                 let mut command = on_core("haproxy".as_ref(), PROXY);
                 command.arg("-f").arg(file);
                 command
@@ -80,17 +94,25 @@ impl Peer {
                 command.arg("tower").args(words);
                 command
             }
-            Self::Tidegate | Self::TidegatePatient => {
+            Self::Tidegate | Self::TidegateWith { .. } => {
                 // Nothing else is configured but where to listen. The load says how important requests
                 // are, so it is trusted; one thread, since there is one core.
-                let file = lab.file("tidegate.toml", "[proxy]\nthreads = 1\n")?;
+                let (objective, slots) = match self {
+                    Self::TidegateWith { objective_ms, slots } => (objective_ms, slots),
+                    _ => (None, None),
+                };
+                let slots = slots.map_or(String::new(), |slots| {
+                    format!("[gate.slots]\nslots = \"fixed\"\ncount = {slots}\n")
+                });
+                let text = format!("[proxy]\nthreads = 1\n{slots}");
+                let file = lab.file(&format!("tidegate-{port}.toml"), &text)?;
                 let admin = free_address()?.to_string();
                 let mut command = lab.own("tidegate", PROXY);
                 command.args(["proxy", "--listen", &at.to_string(), "--trust", "inside"]);
                 command.args(["--upstream", &format!("http://{upstream}"), "--admin", &admin]);
                 command.arg("--config").arg(file);
-                if self == Self::TidegatePatient {
-                    command.args(["--objective", "1s"]);
+                if let Some(objective) = objective {
+                    command.args(["--objective", &format!("{objective}ms")]);
                 }
                 command
             }
@@ -124,8 +146,10 @@ fn nginx(scratch: &std::path::Path, at: SocketAddr, upstream: SocketAddr, h2: bo
 fn haproxy(peer: Peer, at: SocketAddr, upstream: SocketAddr, h2: bool) -> String {
     let proto = if h2 { " proto h2" } else { "" };
     let (queue, server) = match peer {
-        Peer::HaproxyQueue(most) => ("  timeout queue 40ms\n", format!(" maxconn {most}")),
-        _ => ("", String::new()),
+        Peer::HaproxyQueue { most, queue_ms } => {
+            (format!("  timeout queue {queue_ms}ms\n"), format!(" maxconn {most}"))
+        }
+        _ => (String::new(), String::new()),
     };
     format!(
         "global\n  nbthread 1\n  maxconn 8000\ndefaults\n  mode http\n  timeout connect 5s\n\

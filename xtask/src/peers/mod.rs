@@ -8,20 +8,23 @@ mod graph;
 mod http;
 mod nats;
 mod overload;
+mod plain;
 mod process;
 mod proxy;
 mod rpc;
 mod tasks;
+mod tiers;
 
 use serde_json::Value;
 
 use crate::run::Result;
 
 /// What can be compared.
-pub(crate) const NAMES: &str = "proxy, overload, tasks, http, nats, rpc, graph";
+pub(crate) const NAMES: &str = "proxy, overload, plain, tiers, tasks, http, nats, rpc, graph";
 
-/// Runs the comparison called `name` and prints it as a table, or as one JSON object per line.
-pub(crate) fn peers(name: &str, json: bool) -> Result {
+/// Runs the comparison called `name`, or the rows of it whose names contain `filter` where it has many, and prints it as a table, or
+/// as one JSON object per line.
+pub(crate) fn peers(name: &str, filter: &str, json: bool) -> Result {
     let print = |columns: &[&str], rows: &[Value]| {
         for row in rows.iter().filter(|_| json) {
             println!("{row}");
@@ -33,6 +36,8 @@ pub(crate) fn peers(name: &str, json: bool) -> Result {
     match name {
         "proxy" => proxy::compare().map(|rows| print(&proxy::COLUMNS, &rows)),
         "overload" => overload::compare().map(|rows| print(&overload::COLUMNS, &rows)),
+        "plain" => plain::compare(filter).map(|rows| print(&plain::COLUMNS, &rows)),
+        "tiers" => tiers::compare(filter).map(|rows| print(&tiers::COLUMNS, &rows)),
         "graph" => graph::compare().map(|rows| print(&graph::COLUMNS, &rows)),
         "http" => http::check(),
         "nats" => nats::compare().map(|rows| print(&nats::COLUMNS, &rows)),

@@ -1,8 +1,7 @@
 //! What is left of a service at up to ten times its capacity, behind each proxy.
 //!
 //! The service does one request at a time, a millisecond of cpu, or of a lock while the cpu idles. It
-//! has one core to itself; proxy and load share the other. A plain service is a worker of 5 ms (exponential) with a queue that
-//! nobody sees. The load is an open loop; a latency counts
+//! has one core to itself; proxy and load share the other. The load is an open loop; a latency counts
 //! from the time a request was to be sent; of use is an answer within the objective.
 
 use serde_json::{Value, json};
@@ -24,8 +23,8 @@ pub(crate) const COLUMNS: [&str; 8] = [
 
 const PEERS: [Peer; 7] = [
     Peer::Haproxy,
-    Peer::HaproxyQueue(1),
-    Peer::HaproxyQueue(4),
+    Peer::HaproxyQueue { most: 1, queue_ms: 40 },
+    Peer::HaproxyQueue { most: 4, queue_ms: 40 },
     Peer::EnvoyAdaptiveConcurrency,
     Peer::EnvoyAdmissionControl,
     Peer::Tower(16),
@@ -35,7 +34,7 @@ const LOADS: [f64; 6] = [0.5, 0.8, 1.2, 2.0, 4.0, 10.0];
 const SECONDS: u32 = 5;
 const WARMUP: u32 = 3;
 /// Services, and what an answer may take: what the sidecar learns of them.
-const SERVICES: [(&str, u32); 3] = [("cpu:1000", 50), ("lock:1000", 50), ("plain:5000", 50)];
+const SERVICES: [(&str, u32); 2] = [("cpu:1000", 50), ("lock:1000", 50)];
 
 /// Measures everybody.
 pub(crate) fn compare() -> Result<Vec<Value>> {

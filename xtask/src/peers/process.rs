@@ -121,7 +121,7 @@ pub(crate) struct Process {
 impl Process {
     /// Starts a server and waits until it answers at `at`.
     pub(crate) fn start(command: &mut Command, at: SocketAddr) -> Result<Self> {
-        let said = scratch()?.join("server.log");
+        let said = scratch()?.join(format!("server-{}.log", at.port()));
         let log =
             fs::File::create(&said).map_err(|error| format!("{}: {error}", said.display()))?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);

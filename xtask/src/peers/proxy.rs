@@ -29,7 +29,7 @@ const PEERS: [Peer; 6] = [
     Peer::Envoy,
     Peer::EnvoyAdaptiveConcurrency,
     Peer::Tidegate,
-    Peer::TidegatePatient,
+    Peer::TidegateWith { objective_ms: Some(1_000), slots: None },
 ];
 const ROUNDS: usize = 3;
 const SECONDS: u32 = 3;

@@ -8,10 +8,6 @@ use super::lab::Lab;
 use super::srtm::each;
 use super::{Figure, Outcome};
 use crate::plain::{Row, Seen, possible, rows, run};
-use tidegate_core::admission::{AdmissionConfig, TideConfig};
-use tidegate_core::gate::GateConfig;
-use tidegate_core::objective::Objective;
-use tidegate_core::slots::{AdaptiveConfig, SlotsConfig};
 
 pub(super) const FIGURE: Figure = Figure {
     name: "plain",
@@ -51,21 +47,11 @@ impl Ran {
     }
 }
 
-/// What the sidecar does unless told otherwise.
-fn defaults(row: &Row) -> GateConfig {
-    let objective = if row.learned { Objective::Learned } else { row.plain.slo.into() };
-    GateConfig {
-        admission: AdmissionConfig::Tide(TideConfig { objective, ..TideConfig::default() }),
-        slots: SlotsConfig::Adaptive(AdaptiveConfig::default()),
-        ..GateConfig::default()
-    }
-}
-
 fn make(lab: &Lab<'_>) -> Outcome {
     let (seed, seeds) = (lab.seed, if lab.quick { 4 } else { 20 });
     let ran = each(lab, &rows(), |row| Ran {
         possible: possible(&row.plain, seed),
-        seen: (0..seeds).map(|n| run(&row.plain, &defaults(row), seed + n)).collect(),
+        seen: (0..seeds).map(|n| run(&row.plain, &row.defaults(), seed + n)).collect(),
         row: row.clone(),
     });
     let line = |ran: &Ran| {

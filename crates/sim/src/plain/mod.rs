@@ -25,7 +25,7 @@ use crate::random::{exponential, stream, stream_seed};
 
 pub use possible::possible;
 pub use rows::{Row, rows};
-pub use weather::{Neighbour, Stalls, Weather};
+pub use weather::{Forecast, Neighbour, Stalls, Weather};
 
 /// A plain service and its callers.
 #[derive(Clone, Debug)]
@@ -105,7 +105,7 @@ struct Run<'a> {
     arrivals: Rng,
     works: Rng,
     ranks: Rng,
-    weather: weather::Forecast,
+    weather: Forecast,
     jobs: Vec<Option<Job>>,
     /// The service's own queue, and what its workers work on.
     queue: VecDeque<Job>,
@@ -345,8 +345,6 @@ impl Run<'_> {
 mod tests {
     use super::*;
     use crate::dist::Dist;
-    use tidegate_core::admission::{AdmissionConfig, TideConfig};
-    use tidegate_core::slots::{AdaptiveConfig, SlotsConfig};
 
     /// Every caller leaves after four service times and says so to nobody.
     fn impatient(workers: u32, goes_on: bool, seed: u64) -> Seen {
@@ -363,13 +361,8 @@ mod tests {
             warm_up: Span::from_secs(600),
             answers: 2_000,
         };
-        let objective = plain.slo.into();
-        let config = GateConfig {
-            admission: AdmissionConfig::Tide(TideConfig { objective, ..TideConfig::default() }),
-            slots: SlotsConfig::Adaptive(AdaptiveConfig::default()),
-            ..GateConfig::default()
-        };
-        run(&plain, &config, seed)
+        let row = Row { name: "impatient", plain, learned: false };
+        run(&row.plain, &row.defaults(), seed)
     }
 
     /// Within ten minutes, and if it is taken back once in a while it is found again.

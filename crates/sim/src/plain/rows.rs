@@ -1,6 +1,10 @@
 //! The services that are looked at: named before anything was tuned to them.
 
 use tidegate_core::Span;
+use tidegate_core::admission::{AdmissionConfig, TideConfig};
+use tidegate_core::gate::GateConfig;
+use tidegate_core::objective::Objective;
+use tidegate_core::slots::{AdaptiveConfig, SlotsConfig};
 
 use super::{Neighbour, Plain, Stalls, Weather};
 use crate::dist::{Dist, Service};
@@ -14,6 +18,18 @@ pub struct Row {
     pub plain: Plain,
     /// Whether the gate has to learn the objective.
     pub learned: bool,
+}
+
+impl Row {
+    /// What the sidecar does before it unless told otherwise.
+    pub fn defaults(&self) -> GateConfig {
+        let objective = if self.learned { Objective::Learned } else { self.plain.slo.into() };
+        GateConfig {
+            admission: AdmissionConfig::Tide(TideConfig { objective, ..TideConfig::default() }),
+            slots: SlotsConfig::Adaptive(AdaptiveConfig::default()),
+            ..GateConfig::default()
+        }
+    }
 }
 
 /// One exponential worker of 5 ms under twice its capacity, whose answers are worth something for 16 times

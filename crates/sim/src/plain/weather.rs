@@ -34,14 +34,15 @@ pub struct Weather {
 const BUSY: f64 = 0.25;
 
 impl Weather {
-    pub(super) fn forecast(self, rng: Rng) -> Forecast {
+    /// When what befalls them, by lot.
+    pub fn forecast(self, rng: Rng) -> Forecast {
         Forecast { weather: self, rng, slow: Vec::new(), known: Instant::ZERO }
     }
 }
 
 /// When it is slow, as far as anybody has asked.
 #[derive(Debug)]
-pub(super) struct Forecast {
+pub struct Forecast {
     weather: Weather,
     rng: Rng,
     /// Beginning, end and speed, one after the other.
@@ -51,7 +52,7 @@ pub(super) struct Forecast {
 
 impl Forecast {
     /// When work that begins now ends.
-    pub(super) fn ends(&mut self, now: Instant, work: Span) -> Instant {
+    pub fn ends(&mut self, now: Instant, work: Span) -> Instant {
         let mut at = now;
         let mut left = work.as_nanos_f64();
         loop {
@@ -74,7 +75,7 @@ impl Forecast {
     }
 
     /// Nanoseconds that a worker can work from `from` to `to`.
-    pub(super) fn worked(&mut self, from: Instant, to: Instant) -> f64 {
+    pub fn worked(&mut self, from: Instant, to: Instant) -> f64 {
         self.look(to);
         let lost = |(begin, end, speed): &(Instant, Instant, f64)| {
             to.min(*end).since(from.max(*begin)).as_nanos_f64() * (1.0 - speed)
