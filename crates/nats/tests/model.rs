@@ -308,6 +308,36 @@ fn play(ops: Vec<Op>) -> World {
     world
 }
 
+/// A connection that is lost while a broker comes up stands for nobody's subscriptions.
+#[test]
+fn a_broker_opens_only_when_all_subscriptions_stand_there() {
+    let mut world = World::new();
+    world.alive[1] = false;
+    let lost = |world: &mut World| {
+        for which in 0..world.pipes.len() {
+            world.step(which, true, 0);
+        }
+        world.answer_probe()
+    };
+    while lost(&mut world) {}
+    assert_eq!(world.hub.state()["brokers"][1]["state"], "down");
+    world.alive[1] = true;
+    world.now += Span::from_secs(2);
+    world.act();
+    assert!(world.answer_probe(), "it is asked again");
+    let fresh: Vec<LinkId> = world.pipes.keys().copied().collect();
+    let fresh = fresh.into_iter().filter(|id| world.pipes[id].broker == 1).collect::<Vec<_>>();
+    assert_eq!(fresh.len(), 2, "one for each subscriber");
+    for id in fresh {
+        world.pipes.remove(&id);
+        world.hub.on_link_gone(world.now, id);
+        world.act();
+    }
+    assert_eq!(world.hub.state()["brokers"][1]["state"], "joining");
+    world.settle();
+    assert_eq!(world.hub.state()["brokers"][1]["state"], "up");
+}
+
 proptest! {
     #[test]
     fn while_brokers_live_every_subscriber_hears_everything_once_and_in_order(

@@ -52,6 +52,47 @@ fn a_publisher_that_moves_all_the_time_loses_repeats_and_reorders_nothing() {
     assert_eq!((&state["in_doubt"], &state["abandoned"]), (&Value::from(0), &Value::from(0)));
 }
 
+/// Subscribers that were there before it stand there before anybody publishes there.
+#[test]
+fn brokers_that_come_up_miss_nobody() {
+    for _ in 0..3 {
+        let Some(mut late) = Broker::start(&[]) else { return };
+        let Some(first) = Broker::start(&[]) else { return };
+        let (port, urls) = (late.port(), [first.url.clone(), late.url.clone()]);
+        late.kill();
+        let mut world = World::at(&urls, vec![first], "");
+        let mut subscribers: Vec<Client> = (0..20).map(|_| world.client()).collect();
+        for subscriber in &mut subscribers {
+            subscriber.subscribe("a", "1");
+            subscriber.flush();
+        }
+        // Somebody new comes all the time, and lives where fewest do.
+        let (handle, listen) = (world.handle.clone(), world.listen);
+        let publish = thread::spawn(move || {
+            let (mut sent, mut after) = (0_u64, 0);
+            while after < 20 {
+                let options = format!("{{\"verbose\":false,\"name\":\"p{sent}\"}}");
+                let mut publisher = Client::connect(listen, &options);
+                (0..10).for_each(|n| publisher.publish("a", &(sent + n).to_string()));
+                publisher.flush();
+                sent += 10;
+                let state = handle.state().expect("it runs");
+                after += u32::from(state["brokers"][1]["state"] == "up");
+            }
+            sent
+        });
+        world.brokers.extend(Broker::start_at(&port, &[]));
+        let sent = publish.join().expect("it published");
+        for subscriber in &mut subscribers {
+            let mut heard = numbers(&subscriber.messages(sent as usize));
+            heard.sort_unstable();
+            assert_eq!(heard, (0..sent).collect::<Vec<_>>());
+        }
+        let state = world.state();
+        assert!(state["brokers"][1]["published"].as_u64() > Some(0), "{state:#}");
+    }
+}
+
 #[test]
 fn what_waits_for_tokens_moves_along() {
     let topic = "[[nats.topics]]\nsubject = 'a'\nrate = 200\nburst = 2\nqueue = 1000\n";

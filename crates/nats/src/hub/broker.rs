@@ -10,7 +10,7 @@
 //! Publishers are placed one by one as they first publish: on the broker with fewest of their group, so that those who
 //! send together are cut as buckets are (SRTM §IV-C), and of equals on the one with fewest in all (max-min).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::Instant;
 
@@ -28,8 +28,8 @@ pub(super) struct Broker {
     /// Whether it asks its clients to go.
     pub(super) leaving: bool,
     probing: bool,
-    /// Links whose subscriptions are not known to stand, while it joins.
-    joining: usize,
+    /// Clients whose subscriptions are not known to stand there, while it joins.
+    joining: BTreeSet<ClientId>,
     /// Publishers by group.
     groups: BTreeMap<String, usize>,
     pub(super) publishers: usize,
@@ -56,7 +56,7 @@ impl Broker {
             info: None,
             leaving: false,
             probing: false,
-            joining: 0,
+            joining: BTreeSet::new(),
             groups: BTreeMap::new(),
             publishers: 0,
             homes: 0,
@@ -127,11 +127,12 @@ impl Hub {
         }
     }
 
-    /// Subscriptions of one more link stand.
-    pub(super) fn on_joined(&mut self, now: Instant, at: usize) {
-        let broker = &mut self.brokers[at];
-        broker.joining = broker.joining.saturating_sub(1);
-        self.open_if_joined(now, at);
+    /// Subscriptions of one more client stand, or nobody asks for them any more. A connection that was lost is neither: it is
+    /// made again if the broker is there.
+    pub(super) fn on_joined(&mut self, now: Instant, at: usize, id: ClientId) {
+        if self.brokers[at].joining.remove(&id) {
+            self.open_if_joined(now, at);
+        }
     }
 
     pub(super) fn look_after_brokers(&mut self) {
@@ -249,14 +250,14 @@ impl Hub {
         }
         if self.brokers[at].state == State::Joining {
             let links: Vec<_> = all.iter().filter_map(|id| self.clients[id].links[at]).collect();
-            self.brokers[at].joining = links.len();
+            self.brokers[at].joining = all.into_iter().collect();
             links.into_iter().for_each(|link| self.ask(now, link, Why::Joining(at)));
             self.open_if_joined(now, at);
         }
     }
 
     fn open_if_joined(&mut self, now: Instant, at: usize) {
-        if self.brokers[at].state == State::Joining && self.brokers[at].joining == 0 {
+        if self.brokers[at].state == State::Joining && self.brokers[at].joining.is_empty() {
             self.brokers[at].state = State::Up;
             self.topics.list.iter_mut().for_each(|topic| topic.open(now, at, true));
             self.find_homes(now, at);

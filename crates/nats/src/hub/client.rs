@@ -211,6 +211,9 @@ impl Hub {
                 self.unsubscribe_links(id, name, None);
             }
         }
+        for at in 0..self.brokers.len() {
+            self.on_joined(now, at, id);
+        }
         if let Some(client) = self.clients.get_mut(&id) {
             client.phase = Phase::Gone;
             for link in client.all_links() {

@@ -132,7 +132,7 @@ impl Hub {
             client.links[link.broker] = None;
         }
         for awaited in link.awaits {
-            self.on_answer(now, link.client, awaited.why);
+            self.on_answer(now, link.client, awaited.why, false);
         }
         if !self.clients.contains_key(&link.client) {
             return;
@@ -199,7 +199,7 @@ impl Hub {
             client.links[link.broker] = None;
         }
         for awaited in link.awaits {
-            self.on_answer(now, link.client, awaited.why);
+            self.on_answer(now, link.client, awaited.why, true);
         }
     }
 
@@ -262,7 +262,7 @@ impl Hub {
                 let Some(awaited) = link.awaits.pop_front() else { return };
                 link.confirmed = awaited.sent;
                 link.known = true;
-                self.on_answer(now, client, awaited.why);
+                self.on_answer(now, client, awaited.why, true);
             }
             Op::Ok => {}
             Op::Info(json) => {
@@ -305,14 +305,15 @@ impl Hub {
         link.complaint = Some(text.to_vec());
     }
 
-    /// A PING was answered, or never will be.
-    fn on_answer(&mut self, now: Instant, client: ClientId, why: Why) {
+    /// A PING was answered, or nobody waits for that any more; or it never will be, as its connection was lost.
+    fn on_answer(&mut self, now: Instant, client: ClientId, why: Why, answered: bool) {
         match why {
             Why::Hello => self.on_hello(now, client),
             Why::Client(number) => self.on_client_answer(client, number),
             Why::Flush(client) => self.on_flushed(client),
             Why::Fence(fence) => self.on_fenced(now, fence),
-            Why::Joining(broker) => self.on_joined(now, broker),
+            Why::Joining(broker) if answered => self.on_joined(now, broker, client),
+            Why::Joining(_) => {}
             Why::Settled => self.on_settled(client),
             Why::Doubt => self.bury(now, client),
         }

@@ -89,7 +89,14 @@ impl World {
     }
 
     pub(crate) fn before(brokers: Vec<Broker>, more: &str) -> Self {
-        let urls: Vec<&String> = brokers.iter().map(|broker| &broker.url).collect();
+        let urls: Vec<String> = brokers.iter().map(|broker| broker.url.clone()).collect();
+        let world = Self::at(&urls, brokers, more);
+        world.until_all_are_up();
+        world
+    }
+
+    /// Of these brokers some are there.
+    pub(crate) fn at(urls: &[String], brokers: Vec<Broker>, more: &str) -> Self {
         let text = format!(
             "[nats]\nlisten = '127.0.0.1:0'\nadmin = '127.0.0.1:0'\nbrokers = {urls:?}\n{more}"
         );
@@ -98,14 +105,15 @@ impl World {
         let (handle, listen) = (gate.handle(), gate.listen());
         let admin = gate.admin().expect("an address");
         let thread = std::thread::spawn(move || gate.run(None).expect("it ends well"));
-        let world = Self { brokers, handle, listen, admin, thread: Some(thread) };
-        // What is published before a broker is up reaches no subscriber there.
+        Self { brokers, handle, listen, admin, thread: Some(thread) }
+    }
+
+    pub(crate) fn until_all_are_up(&self) {
         let up = |state: &Value| {
             let brokers = state["brokers"].as_array();
             brokers.is_some_and(|all| all.iter().all(|broker| broker["state"] == "up"))
         };
-        world.until("all brokers", up);
-        world
+        self.until("all brokers", up);
     }
 
     pub(crate) fn state(&self) -> Value {
