@@ -5,10 +5,11 @@
 //!
 //! A user is somebody whom something has verified, or else an address: whoever may choose what tells it from others tries
 //! until it has a good rank. In this order count: a header, if a proxy that we trust has set it; the certificate of the
-//! connection; credentials and session cookies, if we are told that they are verified; the address, through the
+//! connection; a token of an issuer whose keys we have; credentials and session cookies, if we are told that they are verified; the address, through the
 //! proxies that we trust. What is found goes through the hash at once and is kept nowhere.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, Request};
 use tidegate_core::entry::{Entry, EntryConfig};
@@ -20,6 +21,7 @@ use tidegate_http::{identity, path};
 use crate::config::{Network, ProxyConfig, Rule, Trust};
 use crate::edge::Strangers;
 use crate::headers::Peer;
+use crate::jwt::Jwt;
 
 /// Assigns ranks.
 #[derive(Debug)]
@@ -28,6 +30,8 @@ pub(crate) struct Ranks {
     /// Rules, each with the name its business rank has in the entry's table.
     rules: Vec<(Rule, String)>,
     user_header: Option<HeaderName>,
+    /// Whose tokens tell users apart.
+    jwt: Option<Arc<Jwt>>,
     /// Whether credentials have been verified.
     credentials: bool,
     workflow_header: Option<HeaderName>,
@@ -38,7 +42,7 @@ pub(crate) struct Ranks {
 }
 
 impl Ranks {
-    pub(crate) fn new(config: &ProxyConfig, secret: [u8; 16]) -> Self {
+    pub(crate) fn new(config: &ProxyConfig, secret: [u8; 16], jwt: Option<Arc<Jwt>>) -> Self {
         let named = |(n, rule): (usize, &Rule)| (rule.clone(), n.to_string());
         let rules: Vec<(Rule, String)> = config.rules.iter().enumerate().map(named).collect();
         let table = rules.iter().map(|(rule, name)| (name.clone(), rule.business)).collect();
@@ -47,6 +51,7 @@ impl Ranks {
             entry: Entry::new(&EntryConfig { actions }, secret),
             rules,
             user_header: config.user_header.as_ref().and_then(|name| name.parse().ok()),
+            jwt,
             // Services of ours show what they have been given.
             credentials: config.edge.verified_credentials || config.trust == Trust::Inside,
             workflow_header: config.workflow_header.as_ref().and_then(|name| name.parse().ok()),
@@ -126,7 +131,13 @@ impl Ranks {
         let header = self.user_header.as_ref().filter(told);
         match client.certificate {
             Some(certificate) if header.is_none() => use_it(Some(certificate)),
-            _ => identity::with_user(headers, header, self.credentials, address, use_it),
+            _ => {
+                match self.jwt.as_ref().filter(|_| header.is_none()).and_then(|it| it.user(headers))
+                {
+                    Some(user) => use_it(Some(user.as_bytes())),
+                    None => identity::with_user(headers, header, self.credentials, address, use_it),
+                }
+            }
         }
     }
 }
@@ -160,7 +171,7 @@ mod tests {
     fn ranks(rules: &str) -> Ranks {
         let text = format!("[proxy]\nuser_header = 'x-user'\n{rules}");
         let file = crate::File::parse(&text).unwrap_or_else(|error| panic!("{error}"));
-        Ranks::new(&file.proxy, [7; 16])
+        Ranks::new(&file.proxy, [7; 16], None)
     }
 
     /// A stranger at an address.
