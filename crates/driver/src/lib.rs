@@ -47,6 +47,7 @@ pub mod stamp;
 mod sync;
 #[cfg(feature = "tokio")]
 pub mod timer;
+pub mod values;
 mod waiters;
 
 pub use bucket::AtomicBucket;

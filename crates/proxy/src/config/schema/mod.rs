@@ -39,6 +39,7 @@ jwks_file = "jwks.json"
 issuer = "https://login"
 audience = ["shop"]
 [[proxy.rules]]
+name = "checkout"
 method = "POST"
 path = "/"
 header = "x-tier"
