@@ -19,8 +19,13 @@ const HEAD_START: Duration = Duration::from_millis(250);
 /// Most addresses of a name that are tried for one connection.
 const MOST: usize = 8;
 
-/// Connects to one of the addresses that `host` has; `turn` says whose turn it is.
-pub(crate) async fn connect(host: &str, port: u16, turn: &AtomicUsize) -> io::Result<TcpStream> {
+/// Connects to one of the addresses that `host` has; `turn` says whose turn it is. Tells how many they are, or how many of them are
+/// used.
+pub(crate) async fn connect(
+    host: &str,
+    port: u16,
+    turn: &AtomicUsize,
+) -> io::Result<(TcpStream, usize)> {
     let mut addresses: Vec<_> = lookup_host((host, port)).await?.collect();
     // As they are asked for in turn, each time in the same order.
     addresses.sort_unstable();
@@ -28,6 +33,7 @@ pub(crate) async fn connect(host: &str, port: u16, turn: &AtomicUsize) -> io::Re
     if addresses.is_empty() {
         return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
     }
+    let count = addresses.len().min(MOST);
     let first = turn.fetch_add(1, Ordering::Relaxed) % addresses.len();
     addresses.rotate_left(first);
     let mut rest = addresses.into_iter().take(MOST);
@@ -43,7 +49,7 @@ pub(crate) async fn connect(host: &str, port: u16, turn: &AtomicUsize) -> io::Re
                 Some(Ok(Ok(stream))) if files::is_scarce(&stream) => {
                     return Err(io::Error::other("hardly any file descriptors are left"));
                 }
-                Some(Ok(Ok(stream))) => return Ok(stream),
+                Some(Ok(Ok(stream))) => return Ok((stream, count)),
                 Some(Ok(Err(failed))) => error = failed,
                 Some(Err(_)) => {}
                 None => return Err(error),
@@ -72,7 +78,9 @@ mod tests {
         let turn = AtomicUsize::new(0);
         let mut met = BTreeSet::new();
         for _ in 0..4 {
-            let stream = connect("localhost", port, &turn).await.expect("somebody listens");
+            let (stream, count) =
+                connect("localhost", port, &turn).await.expect("somebody listens");
+            assert!(count >= wanted.len());
             met.insert(stream.peer_addr().expect("connected").ip());
         }
         assert_eq!(met, wanted);
@@ -84,7 +92,7 @@ mod tests {
         let port = four.local_addr().expect("bound").port();
         let turn = AtomicUsize::new(0);
         for _ in 0..4 {
-            let stream = connect("localhost", port, &turn).await.expect("somebody listens");
+            let (stream, _) = connect("localhost", port, &turn).await.expect("somebody listens");
             assert!(stream.peer_addr().expect("connected").is_ipv4());
         }
         drop(four);

@@ -5,12 +5,13 @@
 //!
 //! 1. Each request gets a number, and `overload-context` carries those of its path (`i`), the latest last. Services that
 //!    pass it on with their own calls are known exactly.
-//! 2. Else the trace of `traceparent` tells. Others of the same trace are taken for its children, too, and may use up the
-//!    reserve.
+//! 2. Else the trace of `traceparent` tells. Others of the same trace are taken for its children, too, so all of a trace
+//!    have no more than the reserve but one place, and those that are known exactly always find theirs.
 //!
-//! A stranger may choose a trace, and gains no more by it than the reserve.
+//! A stranger may choose a trace, and gains no more by it than that.
 
 use std::array;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,7 +29,7 @@ const NUMBERS: u64 = 1 << 48;
 const SHARDS: usize = 16;
 /// Requests of a path that are known: as many gates may be between a service and itself.
 const PATH: usize = 4;
-/// One more for so many slots, and one in any case.
+/// One more for so many slots, and in any case one for a trace and one beside it.
 const RESERVE_OF: u32 = 8;
 
 /// Who has a slot here, by origin, and who came back.
@@ -37,6 +38,8 @@ pub(crate) struct Reentry {
     holders: [Mutex<Vec<u64>>; SHARDS],
     /// How many have come back and are in the reserve.
     reserved: AtomicU32,
+    /// How many of them by a trace alone.
+    by_trace: Mutex<BTreeMap<u64, u32>>,
     next: AtomicU64,
 }
 
@@ -71,6 +74,7 @@ impl Default for Reentry {
         Self {
             holders: array::from_fn(|_| Mutex::default()),
             reserved: AtomicU32::new(0),
+            by_trace: Mutex::default(),
             next: AtomicU64::new(random_seed()),
         }
     }
@@ -97,10 +101,25 @@ impl Reentry {
         if !self.comes_back(origin) {
             return None;
         }
-        let most = 1 + slots / RESERVE_OF;
+        let most = 2 + slots / RESERVE_OF;
+        // Who carries a path was named by it.
+        let trace = origin.trace.filter(|_| origin.path[0] == 0);
+        let mut by_trace = self.by_trace();
+        let others = trace.and_then(|trace| by_trace.get(&trace)).copied().unwrap_or(0);
+        if trace.is_some() && others + 1 >= most {
+            return None;
+        }
         let more = |taken: u32| (taken < most).then_some(taken + 1);
         self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(Reserved(Arc::clone(self)))
+        if let Some(trace) = trace {
+            by_trace.insert(trace, others + 1);
+        }
+        drop(by_trace);
+        Some(Reserved { reentry: Arc::clone(self), trace })
+    }
+
+    fn by_trace(&self) -> MutexGuard<'_, BTreeMap<u64, u32>> {
+        self.by_trace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A request has a slot, until what is returned is dropped.
@@ -140,11 +159,21 @@ impl Drop for Holding {
 
 /// A place in the reserve, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Reserved(Arc<Reentry>);
+pub(crate) struct Reserved {
+    reentry: Arc<Reentry>,
+    /// By which alone it is known.
+    trace: Option<u64>,
+}
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        self.0.reserved.fetch_sub(1, Ordering::Relaxed);
+        self.reentry.reserved.fetch_sub(1, Ordering::Relaxed);
+        let Some(trace) = self.trace else { return };
+        let mut by_trace = self.reentry.by_trace();
+        match by_trace.get_mut(&trace) {
+            Some(count @ 2..) => *count -= 1,
+            _ => drop(by_trace.remove(&trace)),
+        }
     }
 }
 
@@ -205,10 +234,19 @@ mod tests {
         assert!(reentry.reserve(origin(), 1).is_none(), "nobody has a slot");
         let slot = reentry.hold(origin());
         let place = reentry.reserve(origin(), 1).expect("a place");
-        assert!(reentry.reserve(origin(), 1).is_none(), "one is all there is");
+        assert!(reentry.reserve(origin(), 1).is_none(), "one is all there is for a trace");
+        // A child that is known exactly, of a request without a trace, has the other.
+        let parent = reentry.origin(&HeaderMap::new());
+        let own = reentry.hold(parent);
+        let path = parent.add_to(HeaderValue::from_static("u=1"));
+        let child = reentry.origin(&HeaderMap::from_iter([(wire::CONTEXT, path)]));
+        let beside = reentry.reserve(child, 1).expect("siblings of a trace have not used it up");
+        assert!(reentry.reserve(child, 1).is_none(), "two are all there are");
+        drop(beside);
         assert!(reentry.reserve(origin(), 8).is_some(), "of eight slots two");
-        drop((place, slot));
-        assert!(reentry.reserved() == 0 && reentry.reserve(origin(), 1).is_none());
+        drop((place, slot, own));
+        assert!(reentry.reserved() == 0 && reentry.by_trace().is_empty());
+        assert!(reentry.reserve(origin(), 1).is_none());
     }
 
     #[test]

@@ -5,9 +5,9 @@
 //! was sent and abandoned keeps its slot, until the service has answered ([`Gone::Kept`]: the driver waits for
 //! that) or, where nobody will hear of it ([`Gone::Lost`]), for as long as requests take.
 //!
-//! What is kept has no other bound in time than the driver's: whoever frees the slots of a service that is full of
-//! abandoned work fills it further, and it never recovers. A client that stays could hold a slot for as
-//! long. But the book must not become a weapon either:
+//! Whoever frees the slots of a service that is full of abandoned work fills it further, and it never recovers. So what is
+//! kept is bounded in time by the driver, as a client that stays could hold a slot for as long. But the book must not become a
+//! weapon either:
 //!
 //! 1. One *source* (a user's rank, or the caller's id) may have no more in it than its part of half of the slots, one at
 //!    least, and while it has as many nothing else of it starts, for one objective at most: what hangs for longer is not its
@@ -17,6 +17,9 @@
 //!    one of the sources that were started lately.
 //! 3. What was lost holds a slot for one objective at most, and all of it together half of the slots: beyond that the
 //!    earliest gives way.
+//! 4. What is kept for longer than one objective hangs. Where more than half of the slots are in the book, or more of a source than its
+//!    part, the earliest of these gives way to the next request: one for each that the service answers, so that one which
+//!    answers nothing gets no more.
 
 use std::collections::BTreeMap;
 
@@ -126,6 +129,15 @@ impl Abandoned {
         self.book.iter().filter(lately).count() as u32
     }
 
+    /// The first that hangs and has more than its part: of half of the slots, or of its source's part of these.
+    fn overdue(&self, now: Instant, slots: u32, most: Span) -> Option<usize> {
+        let (full, part) = (self.book.len() > half(slots) as usize, self.part(slots));
+        let booked = |source| self.accounts.get(&source).map_or(0, |account| account.booked);
+        self.book.iter().position(|it| {
+            now.since(it.since) >= most && (full || it.source.map_or(0, booked) > part)
+        })
+    }
+
     fn remove(&mut self, id: RequestId) -> Option<Booked> {
         let at = self.book.iter().position(|booked| booked.id == id)?;
         let booked = self.book.remove(at);
@@ -213,6 +225,13 @@ impl Gate {
     pub(super) fn abandoned_until(&self) -> Option<Instant> {
         let until = self.abandoned.book.iter().map(|booked| booked.until).min()?;
         (until < Instant::FAR).then_some(until)
+    }
+
+    /// The service has answered something: what hangs there meanwhile, and is too much, gives way.
+    pub(super) fn give_way(&mut self, now: Instant) {
+        if let Some(at) = self.abandoned.overdue(now, self.limit, self.longest_in_book()) {
+            self.let_go(now, at);
+        }
     }
 
     /// Nobody knows whether the service still works on it.
@@ -357,6 +376,41 @@ mod tests {
         assert_eq!(gate.arrive(at(80), &of(1)).unwrap_err().reason, Reason::Abandoned);
         assert!(start(&mut gate, at(81), 2).is_some());
         assert!(gate.arrive(at(92), &of(1)).is_ok());
+    }
+
+    /// Requests that hang and whose callers leave hold half of the slots, and no source more than its part.
+    #[test]
+    fn what_hangs_gives_way_to_what_is_answered() {
+        let mut gate = gate(4);
+        let hang = |gate: &mut Gate, now, user| {
+            let id = start(gate, now, user).unwrap();
+            gate.abandon(now, id, Gone::Kept);
+        };
+        (1..=3).for_each(|user| hang(&mut gate, at(0), user));
+        let answer = |gate: &mut Gate, from, to| {
+            let id = start(gate, at(from), 9).unwrap();
+            gate.finish(at(to), id, Outcome::Serve, Cost(5));
+            gate.invariants();
+        };
+        answer(&mut gate, 50, 60);
+        assert_eq!(gate.abandoned(), 3, "for one objective all keep what they had");
+        gate.dispatch(at(150));
+        assert_eq!(gate.abandoned(), 3, "nothing was answered");
+        answer(&mut gate, 150, 160);
+        assert_eq!(gate.abandoned(), 2, "half of the slots");
+        answer(&mut gate, 170, 180);
+        assert_eq!(gate.abandoned(), 2);
+        // A source that hangs is not turned away for ever, but has no more than its part of the half.
+        hang(&mut gate, at(400), 2);
+        assert_eq!(gate.abandoned(), 3);
+        answer(&mut gate, 401, 402);
+        assert_eq!(gate.abandoned(), 2);
+        answer(&mut gate, 600, 601);
+        let of = |gate: &Gate, user| {
+            let source = source_of(&of(user));
+            gate.abandoned.book.iter().filter(|booked| booked.source == source).count()
+        };
+        assert!(of(&gate, 2) <= 1 && gate.abandoned() <= 2);
     }
 
     /// Or a stall in which all callers leave would shut all of them out.

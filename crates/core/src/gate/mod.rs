@@ -373,6 +373,9 @@ impl Gate {
         if self.adapts {
             self.adapt_slots(now, finish);
         }
+        if outcome != Outcome::Cancel {
+            self.give_way(now);
+        }
     }
 
     /// The caller has given up: slot, credit and place in the queue are free at once.

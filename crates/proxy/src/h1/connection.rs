@@ -82,7 +82,7 @@ impl Connection {
         Instant::now() >= self.until
     }
 
-    /// Whether a body may follow that none should: some servers send one for HEAD all the same.
+    /// Whether a body may follow that none should, however late: some servers send one for HEAD all the same.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.head
     }
