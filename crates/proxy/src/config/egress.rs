@@ -2,7 +2,8 @@
 
 use std::net::SocketAddr;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 use tidegate_core::caller::CallerConfig;
 use tidegate_core::config::Problems;
 
@@ -16,6 +17,7 @@ pub struct Egress {
     pub name: String,
     /// Where the guarded service connects instead of to the other one: an address of this machine that no
     /// stranger reaches, as what comes in here is taken for its calls. Not changed by a reload.
+    #[serde(deserialize_with = "listen")]
     pub listen: SocketAddr,
     /// Replicas of the service that is called, written as `proxy.upstreams`.
     pub upstreams: Vec<Address>,
@@ -32,6 +34,13 @@ pub struct Egress {
     /// `overload-context` and `grpc-timeout`. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_header: Option<String>,
+}
+
+/// Says which field is wrong, as what is told of a list is told of the whole entry.
+fn listen<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Error> {
+    let text = String::deserialize(from)?;
+    let wrong = |_| D::Error::custom(format!("listen = {text:?} is none, write 127.0.0.1:3101"));
+    text.parse().map_err(wrong)
 }
 
 const fn keep_body() -> u64 {

@@ -184,6 +184,9 @@ mod tests {
                      [proxy.egress.caller.retry]\nattempts = 0\n[proxy.egress.caller.hedge]\n";
         let text = [one, two, three].map(|way| format!("[[proxy.egress]]\n{way}")).concat();
         let told = File::parse(&text).expect_err("much is wrong").to_string();
+        let nowhere = "[[proxy.egress]]\nname = 'a'\nlisten = 'here'\nupstreams = []\n";
+        let nowhere = File::parse(nowhere).expect_err("no address").to_string();
+        assert!(nowhere.contains("listen = \"here\" is none, write 127.0.0.1:"), "{nowhere}");
         for field in [
             "proxy.egress.0.name",
             "proxy.egress.0.upstreams",
