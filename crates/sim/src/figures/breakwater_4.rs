@@ -20,6 +20,7 @@ const SHAPES: [&str; 3] = ["constant", "exponential", "bimodal"];
 
 fn make(lab: &Lab<'_>) -> Outcome {
     let (mut notes, mut panels, mut claims) = (Vec::new(), Vec::new(), Vec::new());
+    let mut drops = Vec::new();
     for shape in SHAPES {
         // The testbed's own shape is not set, so that what other figures tuned for it is known.
         let service: Vec<String> = match shape {
@@ -46,8 +47,10 @@ fn make(lab: &Lab<'_>) -> Outcome {
             testbed::told_regret(lab, TESTBED, runs.get("ideal", &[("load", 2.0)]), 10.0, &sets)
         }));
         panels.push(panel(shape, &runs));
+        drops.push(testbed::drops(shape, &runs));
         notes.push(format!("{shape}: {}", tuned.and(alone).note));
     }
+    panels.extend(drops);
     Outcome {
         claims,
         charts: vec![Chart { title: FIGURE.title.to_owned(), panels }],

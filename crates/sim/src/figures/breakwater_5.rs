@@ -23,7 +23,7 @@ const TIMES: [(&str, f64, f64); 3] =
     [("1us", 110.0, 3.62e6), ("10us", 200.0, 8.5e5), ("100us", 1100.0, 9.83e4)];
 
 fn make(lab: &Lab<'_>) -> Outcome {
-    let (mut outcome, mut panels) = (Outcome::default(), Vec::new());
+    let (mut outcome, mut panels, mut drops) = (Outcome::default(), Vec::new(), Vec::new());
     // The middle one is that of all other figures.
     let quick = |(time, ..): &(&str, f64, f64)| lab.quick && *time == "10us";
     for (time, slo_us, capacity) in TIMES.into_iter().filter(|time| !quick(time)) {
@@ -44,8 +44,10 @@ fn make(lab: &Lab<'_>) -> Outcome {
         let runs = lab.run(PLAN, &sets).and(others);
         outcome.claims.extend(claims_of(time, slo_us, &runs));
         panels.push(panel(time, &runs));
+        drops.push(testbed::drops(&format!("{time} mean"), &runs));
         outcome.notes.push(format!("{time}: {}", tuned.and(alone).note));
     }
+    panels.extend(drops);
     outcome.charts = vec![Chart { title: FIGURE.title.to_owned(), panels }];
     outcome
 }

@@ -8,6 +8,7 @@
 //! CoDel and windows are tuned at 1.4 times the capacity, as in the paper's Figure 1 (§2.2), the only
 //! one that has them. They settle within a few round trips, so their runs are sized in requests.
 
+use super::chart::{Axis, Panel};
 use super::lab::{Grid, Lab, Runs, Source, Tuned, fair_goodput};
 use crate::report::Report;
 
@@ -167,6 +168,18 @@ pub(super) fn told_regret(
 pub(super) fn regret(runs: &Runs, mean_us: f64, values: &[(&str, f64)]) -> f64 {
     let fair = |policy| fair_goodput(runs.get(policy, values), mean_us, MESSAGES_US);
     fair("ideal") - fair("tide")
+}
+
+/// What servers drop, over load: a panel of the paper's Figures 4 and 5.
+pub(super) fn drops(title: &str, runs: &Runs) -> Panel {
+    let dropped = |run: &Report| 100.0 * run.drop_rate;
+    let lines = EVERYBODY.iter().map(|policy| runs.line(policy, "load", dropped)).collect();
+    Panel {
+        title: format!("{title}: dropped"),
+        x: Axis::linear("demand ÷ capacity"),
+        y: Axis::linear("% of arrived"),
+        lines,
+    }
 }
 
 /// What receiving and answering a request takes of a core.

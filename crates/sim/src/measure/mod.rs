@@ -344,8 +344,14 @@ impl Measure {
     /// The application has been told that a server refused its request.
     pub(crate) fn refused(&mut self, now: Instant, submitted: Instant) {
         self.count(now, Fact::Refused);
+        let delay = now.since(submitted).as_nanos();
         if self.measured(now) {
-            self.reject_delay += u128::from(now.since(submitted).as_nanos());
+            self.reject_delay += u128::from(delay);
+        }
+        if let Some(series) = &mut self.series {
+            let step = series.at(now);
+            step.refused += 1;
+            step.reject_delay = step.reject_delay.saturating_add(delay);
         }
     }
 

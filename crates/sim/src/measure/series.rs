@@ -17,6 +17,8 @@ pub struct Row {
     pub good: u64,
     /// 99th percentile of the latency of answers.
     pub p99: Span,
+    /// Mean time from the submission of a request until its refusal by a server was heard; zero of none.
+    pub reject_delay: Span,
 }
 
 /// Rows over time, warm-up included.
@@ -34,6 +36,9 @@ pub(super) struct Step {
     pub(super) offered: u64,
     pub(super) good: u64,
     pub(super) latency: Histogram,
+    /// Requests refused by a server, and how long that took in all, in nanoseconds.
+    pub(super) refused: u64,
+    pub(super) reject_delay: u64,
 }
 
 impl Series {
@@ -55,9 +60,11 @@ impl Series {
             offered: self.current.offered,
             good: self.current.good,
             p99: self.current.latency.quantile(0.99),
+            reject_delay: Span::from_nanos(self.current.reject_delay / self.current.refused.max(1)),
         });
         self.start += self.step;
         (self.current.offered, self.current.good) = (0, 0);
+        (self.current.refused, self.current.reject_delay) = (0, 0);
         self.current.latency.clear();
     }
 

@@ -187,7 +187,9 @@ impl Series {
         let place = (at.since(self.start).as_nanos() / self.step.as_nanos().max(1)) as usize;
         while self.rows.len() <= place {
             let at = Instant::ZERO + self.step.scale(self.rows.len() as f64);
-            let row = Row { at, step: self.step, offered: 0, good: 0, p99: Span::ZERO };
+            let zero = Span::ZERO;
+            let row =
+                Row { at, step: self.step, offered: 0, good: 0, p99: zero, reject_delay: zero };
             self.rows.push((row, Histogram::default()));
         }
         &mut self.rows[place]
