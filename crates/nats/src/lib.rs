@@ -23,8 +23,11 @@ pub mod hub;
 mod probe;
 mod server;
 mod signals;
+mod stream;
 mod timer;
+mod tls;
+pub mod users;
 pub mod wire;
 
-pub use config::{Address, File, NatsConfig, PublisherRule, TopicConfig};
+pub use config::{Address, File, NatsConfig, PublisherRule, TlsConfig, TopicConfig, UserRule};
 pub use gate::{Gate, Handle, Source, StartError};

@@ -78,7 +78,7 @@ impl World {
     }
 
     fn connect(&mut self, more: &str) -> ClientId {
-        let id = self.hub.accept(self.now).expect("there is room");
+        let id = self.hub.accept(self.now, String::new()).expect("there is room");
         self.say(id, &format!("CONNECT {{\"verbose\":false}}\r\nPING\r\n{more}PING\r\n"));
         id
     }

@@ -36,6 +36,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tidegate_core::{Instant, Span};
 
 use crate::config::NatsConfig;
+use crate::users::Users;
 use crate::wire::Bounds;
 use crate::wire::hello::Info;
 use agenda::Agenda;
@@ -91,6 +92,8 @@ const LOW: usize = HIGH / 4;
 #[derive(Debug)]
 pub struct Hub {
     config: NatsConfig,
+    /// Those whose nkeys are checked here.
+    users: Users,
     /// What clients are told of the server that they are connected to, but for what differs from one to the next.
     id: String,
     clients: BTreeMap<ClientId, Client>,
@@ -146,6 +149,7 @@ impl Hub {
         let mut hub = Self {
             brokers: config.brokers.iter().map(|at| Broker::new(at.to_string())).collect(),
             config,
+            users: Users::new(),
             id,
             clients: BTreeMap::new(),
             links: BTreeMap::new(),
@@ -164,6 +168,11 @@ impl Hub {
             hub.on_probe(now, at, answer);
         }
         hub
+    }
+
+    /// Whose nkeys are checked here, from now on.
+    pub fn set_users(&mut self, users: Users) {
+        self.users = users;
     }
 
     /// All inputs of a round are in: lets go what may go.
