@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use tidegate_core::config::{self, ConfigError, Problems};
+use tidegate_core::limit::LeasedConfig;
 use tidegate_core::share::{AdaptorConfig, HistoryConfig, Rate, Share};
 use tidegate_core::{Rank, Span};
 
@@ -151,6 +152,11 @@ impl NatsConfig {
                     let allowed =
                         format!("no subject that is also of the topic `{}`", other.name());
                     problems.check("subject", &topic.subject, apart, &allowed);
+                    let control = topic.control.as_deref().unwrap_or_default();
+                    let alike = topic.control.is_none()
+                        || other.control.is_none()
+                        || topic.control == other.control;
+                    problems.check("control", control, alike, "the same for all topics with one");
                     let alone = topic.name() != other.name();
                     problems.check("name", topic.name(), alone, "a name of its own");
                 }
@@ -187,9 +193,22 @@ pub struct TopicConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Messages per second over all brokers.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub rate: f64,
     /// Most messages at once over all brokers: at least one per broker.
+    #[serde(default, skip_serializing_if = "is_none")]
     pub burst: u64,
+    /// Where the agreement is kept that several gates share, as `http://host:port` of a `tidegate control`; the same for all
+    /// topics that have one. Rate and burst are said there, and not here. Default: none, and this gate has all of it.
+    /// Not changed by a reload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub control: Option<String>,
+    /// The agreement's name there. Default: the topic's. Not changed by a reload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agreement: Option<String>,
+    /// File with the token that the daemon asks of nodes. Not changed by a reload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_file: Option<String>,
     /// Most messages that wait for tokens, at each broker. More makes later what less would refuse. Default
     /// 10,000, by judgement.
     #[serde(default = "default_queue")]
@@ -197,6 +216,16 @@ pub struct TopicConfig {
     /// Most bytes of them, at each broker. Default 64 MiB, by judgement.
     #[serde(default = "default_queue_bytes")]
     pub queue_bytes: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(rate: &f64) -> bool {
+    *rate == 0.0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_none(burst: &u64) -> bool {
+    *burst == 0
 }
 
 fn default_queue() -> usize {
@@ -213,7 +242,14 @@ impl TopicConfig {
         self.name.as_deref().unwrap_or(&self.subject)
     }
 
-    /// What was agreed.
+    /// The lease it is to have, if several gates share it.
+    pub(crate) fn leased(&self) -> Option<LeasedConfig> {
+        let agreement = self.agreement.clone().unwrap_or_else(|| self.name().to_owned());
+        let (control, token_file) = (self.control.clone()?, self.token_file.clone());
+        Some(LeasedConfig { agreement, control, token_file, ..LeasedConfig::default() })
+    }
+
+    /// What was agreed, where this gate has all of it.
     pub fn whole(&self) -> Share {
         Share::new(Rate::per_second(self.rate).unwrap_or(Rate::ZERO), self.burst)
     }
@@ -224,14 +260,24 @@ impl TopicConfig {
         problems.check("subject", &self.subject, sound, allowed);
         let named = !self.name().is_empty() && self.name().chars().all(|at| !at.is_control());
         problems.check("name", self.name(), named, "a text without control characters");
+        problems.range("queue", self.queue as f64, 1.0, 1e7);
+        problems.range("queue_bytes", self.queue_bytes as f64, 1024.0, (1u64 << 32) as f64);
+        if let Some(lease) = self.leased() {
+            lease.validate(problems);
+            let allowed = "left out: the agreement at `control` says it";
+            problems.check("rate", self.rate, self.rate == 0.0, allowed);
+            problems.check("burst", self.burst, self.burst == 0, allowed);
+            return;
+        }
+        let shown = self.agreement.as_ref().or(self.token_file.as_ref());
+        let used = "only with `control`";
+        problems.check("agreement", shown.map_or("", |at| at), shown.is_none(), used);
         problems.range("rate", self.rate, 0.001, 1e9);
         let least = brokers.max(1);
         let enough = self.burst >= least as u64 && self.burst <= 1_000_000_000;
         let allowed =
             format!("{least} to 1000000000: each of the brokers needs a token of its own");
         problems.check("burst", self.burst, enough, &allowed);
-        problems.range("queue", self.queue as f64, 1.0, 1e7);
-        problems.range("queue_bytes", self.queue_bytes as f64, 1024.0, (1u64 << 32) as f64);
     }
 }
 
@@ -452,6 +498,13 @@ mod tests {
             subject = 'a..b'
             rate = 1
             burst = 3
+            [[nats.topics]]
+            subject = 'shared'
+            rate = 1
+            control = 'control:9911'
+            [[nats.topics]]
+            subject = 'more.>'
+            control = 'http://control:9911'
             [[nats.publishers]]
             business = 64
             [nats.tls]
@@ -469,6 +522,10 @@ mod tests {
             "nats.topics.0.burst = 2 is not allowed: 3 to 1000000000: each of the brokers needs a token",
             "nats.topics.1.subject = orders.*.new is not allowed: no subject that is also of the topic `orders.>`",
             "nats.topics.2.subject = a..b",
+            "nats.topics.3.rate = 1 is not allowed: left out",
+            "nats.topics.3.control = control:9911 is not allowed: where the daemon is",
+            "nats.topics.4.agreement = more.> is not allowed: the agreement's name",
+            "nats.topics.4.control = http://control:9911 is not allowed: the same for all",
             "nats.publishers.0.business = 64",
             "a rule has `name`, `user` or both",
             "nats.tls.key_file = nothing is not allowed: a certificate and its key",

@@ -2,9 +2,11 @@
 //! leave. [`Source`] is where a reload reads from.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, fs, io, thread};
 
+use tidegate_control::Link;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
@@ -144,6 +146,9 @@ impl Gate {
             "serving {listen} before {brokers} brokers; admin pages at http://{admin_at}/"
         ));
         let line = serving.line();
+        let leases = serving.leases();
+        let shared = !leases.0.is_empty();
+        let link = Link::new(Arc::new(leases), format!("nats-{}", listen.port()));
         let (over, ended) = oneshot::channel::<()>();
         let thread = thread::Builder::new().name("tidegate-nats".to_owned()).spawn(move || {
             let result = serving.run();
@@ -153,6 +158,9 @@ impl Gate {
         })?;
         runtime.block_on(async {
             tokio::spawn(admin::serve(Pages::new(line.clone(), token), admin));
+            if shared {
+                tokio::spawn(link.clone().run(log));
+            }
             let mut ended = ended;
             loop {
                 tokio::select! {
@@ -167,6 +175,8 @@ impl Gate {
                 }
             }
         });
+        // What it had is for others at once.
+        runtime.block_on(link.leave());
         thread.join().map_err(|_| io::Error::other("the serving thread panicked"))??;
         log("ended");
         Ok(())

@@ -20,6 +20,7 @@ mod admin;
 pub mod config;
 mod gate;
 pub mod hub;
+mod leases;
 mod probe;
 mod server;
 mod signals;

@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 
 use crate::config::{File, NatsConfig};
 use crate::hub::{Conn, Hub, LinkId, Todo};
+use crate::leases::Leases;
 use crate::probe;
 use crate::stream::Stream;
 use crate::timer::Timer;
@@ -181,6 +182,11 @@ impl Serving {
 
     pub(crate) fn line(&self) -> Line {
         self.line.clone()
+    }
+
+    /// What it has of topics that several gates share.
+    pub(crate) fn leases(&self) -> Leases {
+        self.hub.leases()
     }
 
     /// Serves until it is told to end.
@@ -502,9 +508,9 @@ impl Serving {
         while let Ok(ask) = self.inbox.try_recv() {
             let now = self.clock.now();
             match ask {
-                Ask::State(to) => drop(to.send(self.hub.state())),
+                Ask::State(to) => drop(to.send(self.hub.state(now))),
                 Ask::Clients(to) => drop(to.send(self.hub.clients())),
-                Ask::Metrics(to) => drop(to.send(self.hub.metrics())),
+                Ask::Metrics(to) => drop(to.send(self.hub.metrics(now))),
                 Ask::Config(to) => drop(to.send(self.file.to_toml())),
                 Ask::Move(id, broker, to) => {
                     drop(to.send(self.hub.move_publisher(now, id, broker)));

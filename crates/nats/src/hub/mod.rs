@@ -35,7 +35,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tidegate_core::{Instant, Span};
 
-use crate::config::NatsConfig;
+use crate::config::{NatsConfig, TopicConfig};
+use crate::leases::Leases;
 use crate::users::Users;
 use crate::wire::Bounds;
 use crate::wire::hello::Info;
@@ -170,6 +171,11 @@ impl Hub {
         hub
     }
 
+    /// Leases of topics that several gates share.
+    pub(crate) fn leases(&self) -> Leases {
+        Leases(self.topics.list.iter().filter_map(|topic| topic.lease.clone()).collect())
+    }
+
     /// Whose nkeys are checked here, from now on.
     pub fn set_users(&mut self, users: Users) {
         self.users = users;
@@ -239,6 +245,12 @@ impl Hub {
         let fixed = |topics: &[_]| topics.iter().map(subject_of).collect::<Vec<_>>();
         if fixed(&config.topics) != fixed(&self.config.topics) {
             return Err("subjects of topics cannot be changed while the gate runs".to_owned());
+        }
+        let leased =
+            |topics: &[TopicConfig]| topics.iter().map(TopicConfig::leased).collect::<Vec<_>>();
+        if leased(&config.topics) != leased(&self.config.topics) {
+            let what = "where agreements of topics are kept cannot be changed while the gate runs";
+            return Err(what.to_owned());
         }
         for (topic, new) in self.topics.list.iter_mut().zip(&config.topics) {
             topic.change(now, new.clone());
@@ -312,6 +324,6 @@ impl Hub {
     }
 }
 
-fn subject_of(topic: &crate::config::TopicConfig) -> String {
+fn subject_of(topic: &TopicConfig) -> String {
     topic.subject.clone()
 }
