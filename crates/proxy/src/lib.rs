@@ -45,6 +45,7 @@ mod health;
 mod hops;
 mod inbound;
 mod inflight;
+mod jwt;
 mod leases;
 mod listen;
 mod log;

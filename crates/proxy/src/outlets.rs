@@ -219,5 +219,5 @@ impl Report {
 fn links(settings: &ProxyConfig) -> Result<Links, StartError> {
     let tls = Tls::new(settings).map_err(StartError::Config)?;
     let traces = Traces::new(&TracesConfig::default(), settings.log).map_err(StartError::Config)?;
-    Ok(Links { tls, outbound: None, traces })
+    Ok(Links { tls, jwt: None, outbound: None, traces })
 }

@@ -26,6 +26,7 @@ use crate::exempt::Exempt;
 use crate::files;
 use crate::health::Peers;
 use crate::inflight::InFlight;
+use crate::jwt::Jwt;
 use crate::metrics::Counters;
 use crate::outlets::Outward;
 use crate::places::Bounds;
@@ -121,7 +122,7 @@ pub(crate) struct Settings {
 impl Settings {
     fn new(
         config: &ProxyConfig,
-        Links { tls, outbound, traces }: &Links,
+        Links { tls, jwt, outbound, traces }: &Links,
         before: &[Arc<Upstream>],
         (peers, titles): (&Peers, &Names),
         (threads, secret, seed): (usize, [u8; 16], u64),
@@ -130,7 +131,7 @@ impl Settings {
         let ProxyConfig { trust, header_timeout, body_timeout, .. } = *config;
         Self {
             trust,
-            ranks: Ranks::new(config, secret, titles),
+            ranks: Ranks::new(config, secret, titles, jwt.clone()),
             costs: Costs::new(config),
             upstreams: Upstreams::new(config, tls.client.clone(), before, peers, (now, seed)),
             outbound: outbound.clone(),
@@ -157,6 +158,8 @@ impl Settings {
 #[derive(Clone, Debug)]
 pub(crate) struct Links {
     pub(crate) tls: Tls,
+    /// Who verifies tokens, if somebody does.
+    pub(crate) jwt: Option<Arc<Jwt>>,
     pub(crate) outbound: Option<SharedCaller>,
     pub(crate) traces: Traces,
 }
