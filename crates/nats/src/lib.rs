@@ -20,11 +20,15 @@ mod admin;
 pub mod config;
 mod gate;
 pub mod hub;
+mod leases;
 mod probe;
 mod server;
 mod signals;
+mod stream;
 mod timer;
+mod tls;
+pub mod users;
 pub mod wire;
 
-pub use config::{Address, File, NatsConfig, PublisherRule, TopicConfig};
+pub use config::{Address, File, NatsConfig, PublisherRule, TlsConfig, TopicConfig, UserRule};
 pub use gate::{Gate, Handle, Source, StartError};

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use tidegate_core::entry::{Entry, EntryConfig};
 use tidegate_core::{Criticality, Rank, Sender};
-use tidegate_driver::sender;
+use tidegate_driver::{sender, values};
 use tidegate_http::wire::Names;
 use tidegate_http::{identity, path};
 
@@ -128,10 +128,11 @@ impl Ranks {
 
     /// Who sent a request from `client`, which came by the connection of `peer`.
     pub(crate) fn sender(&self, headers: &HeaderMap, client: &Client<'_>, peer: IpAddr) -> Sender {
-        let mark = |user: Option<&[u8]>| user.map_or(0, sender::mark);
+        let named = self.names_itself(headers, client);
+        let mark = |user: Option<&[u8]>| user.map_or(0, |user| values::user(user, named));
         let user = self.with_user(headers, client, Some(client.address), mark);
         let said = self.limit_header.as_ref().and_then(|name| headers.get(name));
-        let header = said.map_or(0, |value| sender::mark(value.as_bytes()));
+        let header = said.map_or(0, |value| values::header(value.as_bytes()));
         let known = sender::at(client.address);
         let peer = match client.certificate {
             _ if self.gateways.iter().any(|gateways| gateways.contains(peer)) => Sender::GATEWAY,
@@ -163,6 +164,12 @@ impl Ranks {
         let action = rule.map_or("", |it| &it.action);
         let rank = |user: Option<&[u8]>| identity::rank(&self.entry, action, user);
         self.with_user(headers, client, Some(client.address), rank)
+    }
+
+    /// Whether a name says who a request is from, and not credentials or an address.
+    fn names_itself(&self, headers: &HeaderMap, client: &Client<'_>) -> bool {
+        let told = |name: &HeaderName| client.vouched && headers.contains_key(name);
+        self.user_header.as_ref().is_some_and(told) || client.certificate.is_some()
     }
 
     /// Calls `use_it` with what tells the user of a request, or else `address`, from others.

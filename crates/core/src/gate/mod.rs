@@ -353,6 +353,7 @@ impl Gate {
         let finish = Finish {
             service: held,
             outcome,
+            objective,
             late,
             crowded: late && held > allowed.scale(0.5),
             running: self.running,

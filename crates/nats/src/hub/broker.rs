@@ -70,7 +70,8 @@ impl Hub {
     /// What a probe of a broker found.
     pub fn on_probe(&mut self, now: Instant, at: usize, answer: Result<Info, String>) {
         self.brokers[at].probing = false;
-        let fit = answer.and_then(|info| info.unfit().map_or(Ok(info), Err));
+        let tls = self.config.brokers[at].is_tls();
+        let fit = answer.and_then(|info| info.unfit(tls).map_or(Ok(info), Err));
         let address = self.brokers[at].address.clone();
         match fit {
             Ok(info) => {
@@ -111,7 +112,7 @@ impl Hub {
 
     /// A broker says something new of itself.
     pub(super) fn on_info(&mut self, now: Instant, at: usize, info: Info) {
-        if let Some(why) = info.unfit() {
+        if let Some(why) = info.unfit(self.config.brokers[at].is_tls()) {
             return self.on_probe(now, at, Err(why));
         }
         let leaves = info.ldm && !self.brokers[at].leaving;

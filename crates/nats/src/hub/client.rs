@@ -12,6 +12,7 @@ use super::topic::Departure;
 use super::{Buffered, ClientId, Conn, HIGH, Hub, LinkId, Todo};
 use crate::wire::client::{self, Op};
 use crate::wire::hello::Connect;
+use crate::wire::nkey::UserKey;
 use crate::wire::{Body, Bounds, Fault, subject, write};
 
 /// A refused request is answered if its reply is among so many subscriptions; to look through more would cost
@@ -29,6 +30,8 @@ pub(super) struct Client {
     /// What was read and not yet acted upon, and when it arrived.
     input: Vec<u8>,
     input_at: Instant,
+    /// What it has to sign, if it has an nkey.
+    nonce: String,
     phase: Phase,
     connect: Connect,
     pub(super) rank: Rank,
@@ -137,18 +140,19 @@ impl Client {
 }
 
 impl Hub {
-    /// Somebody has connected: its number, or what to tell it before it is closed.
-    pub fn accept(&mut self, now: Instant) -> Result<ClientId, Buffered> {
+    /// Somebody has connected: its number, or what to tell it before it is closed. `nonce` is what nobody knew before.
+    pub fn accept(&mut self, now: Instant, nonce: String) -> Result<ClientId, Buffered> {
         if self.draining || self.clients.len() >= self.config.connections {
             let mut out = Vec::new();
             write::error(&mut out, "maximum connections exceeded");
             return Err(out);
         }
         let id = self.new_id();
-        let mut client = Client {
+        let client = Client {
             out: Buffer::default(),
             input: Vec::new(),
             input_at: now,
+            nonce,
             phase: Phase::Greeted,
             connect: Connect::default(),
             rank: Rank::UNRANKED,
@@ -168,9 +172,9 @@ impl Hub {
             refused: (0, 0),
             told: None,
         };
-        client.out.end().extend_from_slice(&self.greeting(id));
         self.clients.insert(id, client);
-        self.dirty.insert(Conn::Client(id));
+        let greeting = self.greeting(id);
+        self.write(Conn::Client(id), |out| out.extend_from_slice(&greeting));
         self.totals.accepted += 1;
         Ok(id)
     }
@@ -467,14 +471,34 @@ impl Hub {
     }
 
     fn on_connect(&mut self, now: Instant, id: ClientId, json: &[u8]) {
-        let Some(connect) = Connect::read(json) else {
+        let Some(mut connect) = Connect::read(json) else {
             return self.on_fault(now, id, Fault::Unknown);
         };
+        if !self.vouches(id, &mut connect) {
+            self.write(Conn::Client(id), |out| write::error(out, "Authorization Violation"));
+            return self.close_client(now, id);
+        }
         let rank = self.config.rank(connect.name.as_deref(), connect.user.as_deref());
         let Some(client) = self.clients.get_mut(&id) else { return };
         (client.connect, client.rank, client.phase) = (connect, rank, Phase::Checked);
         self.acknowledge(id);
         self.check(now, id);
+    }
+
+    /// Whether a client's nkey, if it has one, has signed its nonce. Where no users are given, there is nothing to check.
+    fn vouches(&self, id: ClientId, connect: &mut Connect) -> bool {
+        let Some((nkey, signature)) = connect.nkey.clone().filter(|_| !self.users.is_empty())
+        else {
+            return true;
+        };
+        let Ok(key) = nkey.parse::<UserKey>() else { return false };
+        let known = self.users.get(&key).zip(self.clients.get(&id));
+        let Some((credentials, client)) = known else { return false };
+        if !key.has_signed(client.nonce.as_bytes(), &signature) {
+            return false;
+        }
+        connect.vouch(credentials.user.as_deref(), credentials.password.as_deref());
+        true
     }
 
     /// Asks a broker whether a client is who it says it is.
@@ -660,8 +684,14 @@ impl Hub {
             "host": host, "port": port, "headers": info.headers, "client_id": id,
             "max_payload": info.max_payload,
         });
-        if info.auth_required {
+        if info.auth_required || !self.users.is_empty() {
             told["auth_required"] = json!(true);
+        }
+        if let Some(client) = self.clients.get(&id).filter(|_| !self.users.is_empty()) {
+            told["nonce"] = json!(client.nonce);
+        }
+        if self.config.tls.cert_file.is_some() {
+            told["tls_required"] = json!(true);
         }
         if self.draining {
             told["ldm"] = json!(true);

@@ -35,7 +35,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tidegate_core::{Instant, Span};
 
-use crate::config::NatsConfig;
+use crate::config::{NatsConfig, TopicConfig};
+use crate::leases::Leases;
+use crate::users::Users;
 use crate::wire::Bounds;
 use crate::wire::hello::Info;
 use agenda::Agenda;
@@ -91,6 +93,8 @@ const LOW: usize = HIGH / 4;
 #[derive(Debug)]
 pub struct Hub {
     config: NatsConfig,
+    /// Those whose nkeys are checked here.
+    users: Users,
     /// What clients are told of the server that they are connected to, but for what differs from one to the next.
     id: String,
     clients: BTreeMap<ClientId, Client>,
@@ -146,6 +150,7 @@ impl Hub {
         let mut hub = Self {
             brokers: config.brokers.iter().map(|at| Broker::new(at.to_string())).collect(),
             config,
+            users: Users::new(),
             id,
             clients: BTreeMap::new(),
             links: BTreeMap::new(),
@@ -164,6 +169,16 @@ impl Hub {
             hub.on_probe(now, at, answer);
         }
         hub
+    }
+
+    /// Leases of topics that several gates share.
+    pub(crate) fn leases(&self) -> Leases {
+        Leases(self.topics.list.iter().filter_map(|topic| topic.lease.clone()).collect())
+    }
+
+    /// Whose nkeys are checked here, from now on.
+    pub fn set_users(&mut self, users: Users) {
+        self.users = users;
     }
 
     /// All inputs of a round are in: lets go what may go.
@@ -230,6 +245,12 @@ impl Hub {
         let fixed = |topics: &[_]| topics.iter().map(subject_of).collect::<Vec<_>>();
         if fixed(&config.topics) != fixed(&self.config.topics) {
             return Err("subjects of topics cannot be changed while the gate runs".to_owned());
+        }
+        let leased =
+            |topics: &[TopicConfig]| topics.iter().map(TopicConfig::leased).collect::<Vec<_>>();
+        if leased(&config.topics) != leased(&self.config.topics) {
+            let what = "where agreements of topics are kept cannot be changed while the gate runs";
+            return Err(what.to_owned());
         }
         for (topic, new) in self.topics.list.iter_mut().zip(&config.topics) {
             topic.change(now, new.clone());
@@ -303,6 +324,6 @@ impl Hub {
     }
 }
 
-fn subject_of(topic: &crate::config::TopicConfig) -> String {
+fn subject_of(topic: &TopicConfig) -> String {
     topic.subject.clone()
 }

@@ -1,7 +1,8 @@
 //! Limited topics: one agreement each, a bucket and a queue of what waits per broker.
 //!
 //! The parts of an agreement are made and remade here, in one place at one moment, so they need no leases: what
-//! one broker's bucket loses another's gains with the next message, and no token is minted on the way.
+//! one broker's bucket loses another's gains with the next message, and no token is minted on the way. Where several
+//! gates share a topic, what is divided is this gate's lease of it (`leases`).
 
 use std::collections::BTreeMap;
 
@@ -15,6 +16,7 @@ use tidegate_core::{Instant, Rank, Span};
 use super::ClientId;
 use super::delays::Delays;
 use crate::config::TopicConfig;
+use crate::leases::{Lease, Part};
 use crate::wire::subject;
 
 /// Of an agreement, what is divided evenly and not by load, so that an idle broker's first messages need not wait
@@ -25,6 +27,10 @@ const FLOOR: u64 = 10;
 #[derive(Debug)]
 pub(super) struct Topic {
     pub(super) config: TopicConfig,
+    /// What this gate has of it, where several share it.
+    pub(super) lease: Option<Lease>,
+    /// What was divided last.
+    divided: Share,
     cells: Vec<Cell>,
     adaptor: Adaptor,
     /// All that left, as one bucket sees it that is never split: below nothing it has exceeded the agreement.
@@ -39,7 +45,7 @@ pub(super) struct Topic {
 /// A topic at one broker.
 #[derive(Debug)]
 struct Cell {
-    shaper: Shaper<ClientId, Vec<u8>>,
+    shaper: Shaper<ClientId, Vec<u8>, Part>,
     history: History,
     share: Share,
     open: bool,
@@ -78,8 +84,11 @@ impl Topic {
         history: HistoryConfig,
     ) -> Self {
         let room = Room { messages: config.queue, bytes: config.queue_bytes };
+        let lease = config.leased().map(|config| Lease::new(&config, now));
+        let part =
+            || Part { bucket: Bucket::empty(now, Share::NONE.limit()), lease: lease.clone() };
         let cell = |_| Cell {
-            shaper: Shaper::new(Bucket::empty(now, Share::NONE.limit()), room),
+            shaper: Shaper::new(part(), room),
             history: History::new(now, history),
             share: Share::NONE,
             open: false,
@@ -92,6 +101,8 @@ impl Topic {
             busy_until: now,
             memory: history.span + history.step + history.step,
             stats: Stats::default(),
+            divided: Share::NONE,
+            lease,
             config,
         }
     }
@@ -111,7 +122,7 @@ impl Topic {
         if cell.open != open {
             cell.open = open;
             // What it had saved up is divided among the others, or was.
-            *cell.shaper.tokens_mut() = Bucket::empty(now, Share::NONE.limit());
+            cell.shaper.tokens_mut().bucket = Bucket::empty(now, Share::NONE.limit());
             cell.share = Share::NONE;
             if !open {
                 self.adaptor.remove(HolderId(broker as u64));
@@ -125,6 +136,9 @@ impl Topic {
         self.busy_until = now + self.memory;
         let cell = &mut self.cells[broker];
         cell.history.on_arrival(now, 1);
+        if let Some(lease) = &self.lease {
+            lease.on_arrival(now);
+        }
         let due = cell.shaper.pass(now, arrived);
         if let Some(due) = due {
             self.note(now, broker, arrived, due);
@@ -200,9 +214,20 @@ impl Topic {
         self.cells[broker].share
     }
 
-    /// Lets shares follow loads. Of a topic that was idle for as long as anything is remembered, there is no news.
+    /// What all gates have agreed on.
+    pub(super) fn agreement(&self, now: Instant) -> Share {
+        self.lease.as_ref().map_or_else(|| self.config.whole(), |lease| lease.whole(now))
+    }
+
+    /// What this gate has of it.
+    pub(super) fn own(&self, now: Instant) -> Share {
+        self.lease.as_ref().map_or_else(|| self.config.whole(), |lease| lease.share(now))
+    }
+
+    /// Lets shares follow loads. Of a topic that was idle for as long as anything is remembered, there is no news but
+    /// of its lease.
     pub(super) fn adapt(&mut self, now: Instant) {
-        if now > self.busy_until {
+        if now > self.busy_until && self.own(now) == self.divided {
             return;
         }
         for (broker, cell) in self.cells.iter_mut().enumerate().filter(|(_, cell)| cell.open) {
@@ -214,7 +239,8 @@ impl Topic {
     /// Floors for all that are open, and the rest by load.
     fn divide(&mut self, now: Instant) {
         let open: Vec<usize> = (0..self.cells.len()).filter(|at| self.cells[*at].open).collect();
-        let whole = self.config.whole();
+        let whole = self.own(now);
+        self.divided = whole;
         let floor =
             Share::new(Rate::from_millionths(whole.rate.millionths() / FLOOR), open.len() as u64);
         let evenly = vec![Weight::both(1); open.len()];
@@ -235,7 +261,10 @@ impl Topic {
             let (share, cell) = (floor.plus(more), &mut self.cells[*broker]);
             if cell.share != share {
                 cell.share = share;
-                cell.shaper.tokens_mut().set_limit(now, share.limit());
+                // A lease may have fewer tokens at once than there are brokers, and it is the lease that holds them back.
+                let burst = share.burst.max(u64::from(self.lease.is_some()));
+                let limit = Share::new(share.rate, burst).limit();
+                cell.shaper.tokens_mut().bucket.set_limit(now, limit);
             }
         }
     }
@@ -246,17 +275,22 @@ impl Topic {
         stats.access.add(due.since(arrived));
         stats.lag = stats.lag.max(now.since(due));
         stats.due = Some(stats.due.map_or((due, due), |(a, b)| (a.min(due), b.max(due))));
-        // It takes what it has not, and owes it.
-        let _ = self.whole.book(now, 1.0, Instant::FAR);
-        stats.beyond = stats.beyond.max(-self.whole.tokens(now));
+        if self.lease.is_none() {
+            // It takes what it has not, and owes it.
+            let _ = self.whole.book(now, 1.0, Instant::FAR);
+            stats.beyond = stats.beyond.max(-self.whole.tokens(now));
+        }
         self.note_backlog(now, broker);
     }
 
     fn note_backlog(&mut self, now: Instant, broker: usize) {
         let cell = &mut self.cells[broker];
-        let bucket = cell.shaper.tokens();
+        let bucket = &cell.shaper.tokens().bucket;
         let missing = (bucket.limit().burst - bucket.tokens(now)).max(0.0).ceil() as u64;
         cell.history.on_backlog(now, missing + cell.shaper.waiting() as u64);
+        if let Some(lease) = &self.lease {
+            lease.on_waiting(now, self.cells.iter().map(|cell| cell.shaper.waiting()).sum());
+        }
     }
 }
 
