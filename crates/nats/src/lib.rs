@@ -30,5 +30,7 @@ mod tls;
 pub mod users;
 pub mod wire;
 
-pub use config::{Address, File, NatsConfig, PublisherRule, TlsConfig, TopicConfig, UserRule};
+pub use config::{
+    Address, File, NatsConfig, PublisherRule, StreamsConfig, TlsConfig, TopicConfig, UserRule,
+};
 pub use gate::{Gate, Handle, Source, StartError};

@@ -6,6 +6,7 @@ use serde_json::json;
 use tidegate_core::share::Message;
 use tidegate_core::{Instant, Rank};
 
+use super::broker::State;
 use super::buffer::Buffer;
 use super::link::Why;
 use super::topic::Departure;
@@ -39,6 +40,8 @@ pub(super) struct Client {
     pub(super) home: Option<usize>,
     /// Whether it has ever published.
     pub(super) publishes: bool,
+    /// Whether it has, to streams.
+    pub(super) streams: bool,
     /// By broker.
     pub(super) links: Vec<Option<LinkId>>,
     subscriptions: BTreeMap<Vec<u8>, Subscription>,
@@ -158,6 +161,7 @@ impl Hub {
             rank: Rank::UNRANKED,
             home: None,
             publishes: false,
+            streams: false,
             links: vec![None; self.brokers.len()],
             subscriptions: BTreeMap::new(),
             pings: VecDeque::new(),
@@ -322,7 +326,7 @@ impl Hub {
 
     /// Whether a client may publish: what follows from its message may come back by any broker, so what it has
     /// subscribed to has to stand at all of them. At its home it does, for what one link carries keeps its order.
-    fn may_publish(&mut self, now: Instant, id: ClientId) -> bool {
+    pub(super) fn may_publish(&mut self, now: Instant, id: ClientId) -> bool {
         let Some(client) = self.clients.get_mut(&id) else { return false };
         if !std::mem::take(&mut client.unsettled) {
             return client.asked == 0;
@@ -339,6 +343,10 @@ impl Hub {
     /// A message has got its token.
     pub(super) fn depart(&mut self, now: Instant, broker: usize, departure: Departure) {
         let Departure { client, bytes } = departure;
+        if self.streams == Some(broker) && self.brokers[broker].state == State::Up {
+            // To streams publishes also who does not live there.
+            self.open_link(now, client, broker);
+        }
         let link = self.clients.get(&client).and_then(|client| client.links[broker]);
         match link {
             Some(link) => self.send(now, link, |out| out.extend_from_slice(&bytes)),
@@ -529,6 +537,9 @@ impl Hub {
         arrived: Instant,
         body: &Body<'_>,
     ) -> bool {
+        if let Some(at) = self.streams_at(body.subject) {
+            return self.publish_to_streams(now, id, arrived, body, at);
+        }
         let Some(client) = self.clients.get(&id) else { return true };
         if !client.publishes {
             self.first_publish(now, id);
@@ -563,31 +574,51 @@ impl Hub {
     }
 
     /// A message found no room. Its connection hears of it, and a request is answered.
-    fn refuse(&mut self, now: Instant, id: ClientId, topic: usize, bytes: &[u8]) {
+    pub(super) fn refuse(&mut self, now: Instant, id: ClientId, topic: usize, bytes: &[u8]) {
         let client = self.clients.get_mut(&id).filter(|client| !client.is_gone());
         let Some(client) = client else { return };
         client.refused = (client.refused.0 + 1, topic);
         let endless = Bounds { line: usize::MAX / 2, payload: usize::MAX / 2 };
         if let Ok(Some((Op::Publish(Body { reply: Some(reply), .. }), _))) =
             client::read(bytes, endless)
-            && client.connect.headers
-            && client.subscriptions.len() <= SEARCHED
         {
-            let fits = |one: &(&Vec<u8>, &Subscription)| subject::matches(&one.1.pattern, reply);
-            if let Some((name, _)) = client.subscriptions.iter().find(fits) {
+            let topic = &self.topics.list[topic];
+            if topic.only.is_some() {
+                let why = format!("over the rate of topic {}", topic.config.name());
+                let error = json!({ "code": 429, "description": why });
+                let answer = json!({ "error": error, "stream": "", "seq": 0 }).to_string();
+                self.answer(id, reply, None, answer.as_bytes());
+            } else {
                 let payload = b"NATS/1.0 429 Too Many Requests\r\n\r\n";
-                let headers = Some(payload.len());
-                let body = Body { subject: reply, reply: None, headers, payload };
-                let name = name.clone();
-                write::message(client.out.end(), &name, &body);
-                self.dirty.insert(Conn::Client(id));
-                // It counts as any other answer.
-                self.count_answer(id, &name);
+                self.answer(id, reply, Some(payload.len()), payload);
             }
         }
         let told = self.clients.get(&id).and_then(|client| client.told);
         if told.is_none_or(|told| now.since(told) >= super::SELDOM) {
             self.tell_refused(now, id);
+        }
+    }
+
+    /// Answers a request in somebody's stead, if it is among the client's own subscriptions that it waits for that.
+    pub(super) fn answer(
+        &mut self,
+        id: ClientId,
+        reply: &[u8],
+        headers: Option<usize>,
+        payload: &[u8],
+    ) {
+        let known = self.clients.get_mut(&id).filter(|client| {
+            client.subscriptions.len() <= SEARCHED && (headers.is_none() || client.connect.headers)
+        });
+        let Some(client) = known else { return };
+        let fits = |one: &(&Vec<u8>, &Subscription)| subject::matches(&one.1.pattern, reply);
+        if let Some((name, _)) = client.subscriptions.iter().find(fits) {
+            let (name, body) =
+                (name.clone(), Body { subject: reply, reply: None, headers, payload });
+            write::message(client.out.end(), &name, &body);
+            self.dirty.insert(Conn::Client(id));
+            // It counts as any other answer.
+            self.count_answer(id, &name);
         }
     }
 
@@ -669,7 +700,7 @@ impl Hub {
         self.unsubscribe_links(id, name, rest);
     }
 
-    fn acknowledge(&mut self, id: ClientId) {
+    pub(super) fn acknowledge(&mut self, id: ClientId) {
         if self.clients.get(&id).is_some_and(|client| client.connect.verbose) {
             self.write(Conn::Client(id), |out| out.extend_from_slice(b"+OK\r\n"));
         }
@@ -684,6 +715,9 @@ impl Hub {
             "host": host, "port": port, "headers": info.headers, "client_id": id,
             "max_payload": info.max_payload,
         });
+        if self.streams.is_some() {
+            told["jetstream"] = json!(true);
+        }
         if info.auth_required || !self.users.is_empty() {
             told["auth_required"] = json!(true);
         }

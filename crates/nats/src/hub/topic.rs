@@ -29,6 +29,8 @@ pub(super) struct Topic {
     pub(super) config: TopicConfig,
     /// What this gate has of it, where several share it.
     pub(super) lease: Option<Lease>,
+    /// The one broker that it passes through, if it is of streams.
+    pub(super) only: Option<usize>,
     /// What was divided last.
     divided: Share,
     cells: Vec<Cell>,
@@ -79,7 +81,7 @@ impl Topic {
     pub(super) fn new(
         now: Instant,
         config: TopicConfig,
-        brokers: usize,
+        (brokers, only): (usize, Option<usize>),
         adaptor: AdaptorConfig,
         history: HistoryConfig,
     ) -> Self {
@@ -102,6 +104,7 @@ impl Topic {
             memory: history.span + history.step + history.step,
             stats: Stats::default(),
             divided: Share::NONE,
+            only,
             lease,
             config,
         }
@@ -119,7 +122,7 @@ impl Topic {
     /// Whether a broker has a part of it.
     pub(super) fn open(&mut self, now: Instant, broker: usize, open: bool) {
         let cell = &mut self.cells[broker];
-        if cell.open != open {
+        if cell.open != open && self.only.is_none_or(|only| only == broker) {
             cell.open = open;
             // What it had saved up is divided among the others, or was.
             cell.shaper.tokens_mut().bucket = Bucket::empty(now, Share::NONE.limit());
@@ -207,6 +210,12 @@ impl Topic {
     /// How many messages wait for `broker`.
     pub(super) fn waiting(&self, broker: usize) -> usize {
         self.cells[broker].shaper.waiting()
+    }
+
+    /// How long one more would wait for `broker`.
+    pub(super) fn wait_ahead(&self, broker: usize) -> Span {
+        let ahead = (self.waiting(broker) + 1) as f64;
+        Span::from_nanos_f64(ahead / self.cells[broker].share.rate.as_f64().max(1e-9) * 1e9)
     }
 
     /// What `broker` has of it.
@@ -343,7 +352,13 @@ mod tests {
     fn topic(subject: &str, rate: f64, burst: u64, brokers: usize) -> Topic {
         let text = format!("subject = '{subject}'\nrate = {rate}\nburst = {burst}\n");
         let config = toml::from_str(&text).expect("a topic");
-        Topic::new(at(0), config, brokers, AdaptorConfig::default(), HistoryConfig::default())
+        Topic::new(
+            at(0),
+            config,
+            (brokers, None),
+            AdaptorConfig::default(),
+            HistoryConfig::default(),
+        )
     }
 
     fn sum(topic: &Topic) -> Share {
