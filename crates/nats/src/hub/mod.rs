@@ -23,12 +23,14 @@
 //! [`Hub::todo`] says and writes what [`Hub::output`] holds.
 
 mod agenda;
+mod arrivals;
 mod broker;
 mod buffer;
 mod client;
 mod delays;
 mod link;
 mod moves;
+mod refusals;
 mod report;
 mod streams;
 mod topic;

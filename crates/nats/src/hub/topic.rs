@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use tidegate_core::limit::Bucket;
 use tidegate_core::share::{
     Adaptor, AdaptorConfig, History, HistoryConfig, HolderId, Message, Offer, Rate, Room, Shaper,
-    Share, Turn, Weight, split,
+    Share, Turn, apportion,
 };
 use tidegate_core::{Instant, Rank, Span};
 
@@ -252,10 +252,8 @@ impl Topic {
         self.divided = whole;
         let floor =
             Share::new(Rate::from_millionths(whole.rate.millionths() / FLOOR), open.len() as u64);
-        let evenly = vec![Weight::both(1); open.len()];
-        // The configuration allows no burst below one token per broker.
-        let Ok(floors) = split(floor.least(whole), &evenly) else { return };
-        let pool = whole.minus(floor);
+        let floor = floor.least(whole);
+        let (floors, pool) = (evenly(floor, open.len()), whole.minus(floor));
         let mut left = pool;
         let mut targets = BTreeMap::new();
         for broker in &open {
@@ -264,7 +262,7 @@ impl Topic {
             targets.insert(*broker, target);
         }
         // While nobody has said anything, all are alike.
-        let rest = if left == pool { split(pool, &evenly).ok() } else { None };
+        let rest = (left == pool).then(|| evenly(pool, open.len()));
         for (at, (broker, floor)) in open.iter().zip(floors).enumerate() {
             let more = rest.as_ref().map_or(targets[broker], |rest| rest[at]);
             let (share, cell) = (floor.plus(more), &mut self.cells[*broker]);
@@ -301,6 +299,14 @@ impl Topic {
             lease.on_waiting(now, self.cells.iter().map(|cell| cell.shaper.waiting()).sum());
         }
     }
+}
+
+/// As many shares that sum to it exactly, all alike but for rounding; what is less than one each is none for some.
+fn evenly(share: Share, parts: usize) -> Vec<Share> {
+    let alike = vec![1; parts];
+    let parts = |total| apportion(total, &alike, 0).unwrap_or_default();
+    let rates = parts(share.rate.millionths()).into_iter().map(Rate::from_millionths);
+    rates.zip(parts(share.burst)).map(|(rate, burst)| Share::new(rate, burst)).collect()
 }
 
 /// Topics by their subjects: first tokens that are no wildcards lead to the few that can match.
@@ -383,6 +389,16 @@ mod tests {
         assert!(rates[0] > 800.0 && rates[1] > 100.0 && rates[2] > 30.0, "{rates:?}");
         topic.open(at(3_000), 0, false);
         assert_eq!((sum(&topic), topic.share(0)), (topic.config.whole(), Share::NONE));
+    }
+
+    /// With a token each and no more, there is no burst to divide by load, but a rate.
+    #[test]
+    fn before_anybody_has_sent_anything_all_of_the_agreement_is_divided() {
+        for (brokers, burst) in [(1, 1), (3, 3), (3, 4)] {
+            let mut topic = topic("a", 300.0, burst, brokers);
+            (0..brokers).for_each(|broker| topic.open(at(0), broker, true));
+            assert_eq!(sum(&topic), topic.config.whole());
+        }
     }
 
     #[test]
