@@ -24,6 +24,7 @@ const PAGES: &str = "\
 /metrics   numbers for Prometheus
 /state     the same and more as JSON
 /clients   who is there, and at which broker
+/trace?topic=NAME   the latest arrivals of a topic with `record`
 /config    the configuration in force
 /healthz   whether the process is there
 /readyz    whether a broker is, and new clients are welcome
@@ -115,6 +116,19 @@ impl Pages {
             }),
             "/state" => self.ask(Ask::State).await.map_or_else(ending, |state| json(&state)),
             "/clients" => self.ask(Ask::Clients).await.map_or_else(ending, |list| json(&list)),
+            "/trace" => {
+                let query = request.uri().query().unwrap_or_default();
+                let name = decode(query.strip_prefix("topic=").unwrap_or_default());
+                match self.ask(|to| Ask::Trace(name, to)).await {
+                    Some(Some(trace)) => with_type(text(StatusCode::OK, trace), "text/csv"),
+                    Some(None) => {
+                        let why =
+                            "no topic of that name says `record = NUMBER`: /trace?topic=NAME\n";
+                        text(StatusCode::NOT_FOUND, why)
+                    }
+                    None => ending(),
+                }
+            }
             "/config" => self.ask(Ask::Config).await.map_or_else(ending, |file| {
                 with_type(text(StatusCode::OK, file), "application/toml")
             }),
@@ -163,6 +177,19 @@ impl Pages {
             }
         }
     }
+}
+
+/// `%3E` as `>`; what is no such pair stays as it is.
+fn decode(text: &str) -> String {
+    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
+    while let [first, after @ ..] = rest {
+        let pair = after.get(..2).filter(|_| *first == b'%');
+        let pair = pair.and_then(|pair| std::str::from_utf8(pair).ok());
+        let byte = pair.and_then(|pair| u8::from_str_radix(pair, 16).ok());
+        bytes.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { &after[2..] } else { after };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 fn ready(state: &serde_json::Value) -> Answer {

@@ -216,6 +216,10 @@ pub struct TopicConfig {
     /// File with the token that the daemon asks of nodes. Not changed by a reload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_file: Option<String>,
+    /// How many of its latest arrivals are kept for `tidegate nats place`, at the admin page `/trace`: 40 bytes each.
+    /// Default 0.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub record: usize,
     /// Most messages that wait for tokens, at each broker. More makes later what less would refuse. Default
     /// 10,000, by judgement.
     #[serde(default = "default_queue")]
@@ -233,6 +237,11 @@ fn is_zero(rate: &f64) -> bool {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 fn is_none(burst: &u64) -> bool {
     *burst == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_nothing(count: &usize) -> bool {
+    *count == 0
 }
 
 fn default_queue() -> usize {
@@ -267,6 +276,7 @@ impl TopicConfig {
         problems.check("subject", &self.subject, sound, allowed);
         let named = !self.name().is_empty() && self.name().chars().all(|at| !at.is_control());
         problems.check("name", self.name(), named, "a text without control characters");
+        problems.range("record", self.record as f64, 0.0, 1e7);
         problems.range("queue", self.queue as f64, 1.0, 1e7);
         problems.range("queue_bytes", self.queue_bytes as f64, 1024.0, (1u64 << 32) as f64);
         if let Some(lease) = self.leased() {

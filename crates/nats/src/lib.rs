@@ -17,10 +17,12 @@
 #![allow(clippy::disallowed_methods, reason = "a driver reads the clock for the core")]
 
 mod admin;
+pub mod calibrate;
 pub mod config;
 mod gate;
 pub mod hub;
 mod leases;
+pub mod place;
 mod probe;
 mod server;
 mod signals;

@@ -555,6 +555,7 @@ impl Hub {
         }
         self.acknowledge(id);
         let topic = self.topics.find(body.subject);
+        self.record(topic, id, arrived);
         let passes = topic.is_none_or(|topic| self.topics.list[topic].arrive(now, home, arrived));
         if passes {
             self.send(now, link, |out| write::publish(out, body));
@@ -570,6 +571,16 @@ impl Hub {
         // Whoever is first now may have its token before the one that was.
         self.serve(now, topic, home);
         true
+    }
+
+    /// Notes an arrival where that is wanted.
+    pub(super) fn record(&mut self, topic: Option<usize>, id: ClientId, arrived: Instant) {
+        let topic = topic.and_then(|topic| self.topics.list.get_mut(topic));
+        if let Some(topic) = topic.filter(|topic| topic.config.record > 0)
+            && let Some(client) = self.clients.get(&id)
+        {
+            topic.recording.add(topic.config.record, arrived, id, client.group());
+        }
     }
 
     fn on_subscribe(

@@ -30,6 +30,7 @@ mod client;
 mod delays;
 mod link;
 mod moves;
+mod recording;
 mod refusals;
 mod report;
 mod streams;

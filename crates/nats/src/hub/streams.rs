@@ -49,6 +49,7 @@ impl Hub {
         self.open_link(now, id, at);
         let link = self.clients.get(&id).and_then(|client| client.links[at]);
         let topic = self.topics.find(body.subject);
+        self.record(topic, id, arrived);
         let passes = topic.is_none_or(|topic| self.topics.list[topic].arrive(now, at, arrived));
         if let (true, Some(link)) = (passes, link) {
             self.send(now, link, |out| write::publish(out, body));

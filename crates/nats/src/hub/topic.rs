@@ -15,6 +15,7 @@ use tidegate_core::{Instant, Rank, Span};
 
 use super::ClientId;
 use super::delays::Delays;
+use super::recording::Recording;
 use crate::config::TopicConfig;
 use crate::leases::{Lease, Part};
 use crate::wire::subject;
@@ -42,6 +43,7 @@ pub(super) struct Topic {
     /// How far back its load is remembered.
     memory: Span,
     pub(super) stats: Stats,
+    pub(super) recording: Recording,
 }
 
 /// A topic at one broker.
@@ -103,6 +105,7 @@ impl Topic {
             busy_until: now,
             memory: history.span + history.step + history.step,
             stats: Stats::default(),
+            recording: Recording::default(),
             divided: Share::NONE,
             only,
             lease,
