@@ -1,4 +1,4 @@
-//! The project's chores: `cargo xtask test | tidy | bench | ablate | peers | fuzz | soak`.
+//! The project's chores: `cargo xtask test | tidy | bench | ablate | swarm | peers | fuzz | soak`.
 
 #![allow(clippy::disallowed_methods, reason = "a tool for people: it measures real time")]
 
@@ -26,6 +26,8 @@ Usage: cargo xtask COMMAND
                            instructions per operation, counted by callgrind (release profile)
   ablate [--format json] [FILTER]
                            what each part of tide contributes: without it, all else as it is
+  swarm [--plans N] [--seed S] [--policy P]… [--threads N] [--format json]
+                           policies on plans that nobody has tuned to, beside what is possible (`swarm --help`)
   peers NAME [ROW] [--format json]
                            ours beside others on this machine; NAME is proxy, overload, plain or
                            tiers (rows whose names contain ROW), tasks, http, nats, rpc, graph
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         ["ablate", "--format", "json", filter] => ablate::ablate(filter, true),
         ["ablate"] => ablate::ablate("", false),
         ["ablate", filter] if !filter.starts_with('-') => ablate::ablate(filter, false),
+        ["swarm", options @ ..] => swarm(options),
         ["peers", name] => peers::peers(name, "", false),
         ["peers", name, "--format", "json"] => peers::peers(name, "", true),
         ["peers", name @ ("plain" | "tiers"), filter] => peers::peers(name, filter, false),
@@ -77,6 +80,13 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The simulator is a program of its own: xtask builds in a moment without it.
+fn swarm(options: &[&str]) -> run::Result {
+    let mut args = vec!["run", "-q", "-p", "tidegate-sim", "--example", "swarm", "--"];
+    args.extend(options);
+    run::run(&mut run::cargo(&args))
 }
 
 fn usage() -> ExitCode {

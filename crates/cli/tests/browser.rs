@@ -222,7 +222,7 @@ fn the_dashboard_is_true_safe_and_survives_a_restart() {
 
     // The same numbers everywhere.
     let page = browser.text("return document.querySelector('#by-rank tr').textContent");
-    assert_eq!(page, "8300", "rank 8: 3 admitted, 0 refused, 0 served");
+    assert_eq!(page, "8300", "rank 8: 3 arrived, 0 refused, 0 served");
     let (_, state) = exchange(&admin, "GET", "/state", "", "").expect("an answer");
     let state: Value = serde_json::from_str(&state).expect("JSON");
     assert_eq!(state["ranks"]["8"][0]["admitted"], 3);

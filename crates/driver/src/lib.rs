@@ -49,6 +49,7 @@ mod sync;
 pub mod timer;
 #[cfg(feature = "tls")]
 pub mod tls;
+pub mod values;
 mod waiters;
 
 pub use bucket::AtomicBucket;

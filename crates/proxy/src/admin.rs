@@ -205,7 +205,9 @@ fn latest_refusals(shared: &Shared, most: usize) -> Value {
     let line = shared.watch.collect();
     line.iter().for_each(|line| shared.log(line));
     let (now, unix_ms) = (shared.gate.now(), unix_ms());
-    shared.watch.refusals(|refusals| refusals.report(most, now, unix_ms, &shared.names))
+    shared
+        .watch
+        .refusals(|refusals| refusals.report(most, now, unix_ms, (&shared.names, shared.titles())))
 }
 
 const PAGES: &str = "\

@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use crate::abandoned;
 use crate::body::{Beside, Entry, Held, ProxyBody};
 use crate::config::{self, Percent, Trust};
-use crate::entry::Client;
+use crate::entry::{Client, Known};
 use crate::headers::{self, Peer};
 use crate::inbound::Inbound;
 use crate::inflight::{InFlight, Listed};
@@ -163,19 +163,21 @@ fn ask(
         false => None,
     };
     let listens = matches!(told, Some(Ok(_)));
+    let rule = settings.ranks.rule(request, client.address);
     let mut context = match told {
         Some(Ok(context)) => context,
         told => {
             worker.counters.malformed.add(u64::from(told.is_some()));
-            let workflow = settings.ranks.workflow(request, client.address);
+            let workflow = settings.ranks.workflow(rule, headers);
             let heard = |name| worker.names.of(sender).hear(now, name);
             let workflow = workflow.map_or(Workflow::NONE, heard);
-            let rank = settings.ranks.rank(request, &client);
+            let rank = settings.ranks.rank(rule, headers, &client);
             Context { rank, workflow, ..Context::default() }
         }
     };
     context.rank = settings.ranks.stamp(context.rank);
     context.sender = sender;
+    context.label = rule.map_or(0, Known::label);
     if trusted && mentioned {
         context.attempt = context.attempt.max(wire::attempt_of(headers).unwrap_or(0));
     }
@@ -345,6 +347,7 @@ pub(crate) async fn forward(
     let passed_on = wire::write_context(&own, now, &worker.names);
     request.headers_mut().insert(wire::CONTEXT, asked.origin.add_to(passed_on));
     ask_for_less(settings, request.headers_mut(), entry.degraded());
+    settings.ranks.name_rule(request.headers_mut(), context.label);
     let headers = request.headers();
     let list = |inside: &Arc<InFlight>| inside.list(headers, context, entry.request());
     let listed = worker.inside.as_ref().map_or_else(Listed::default, list);
@@ -601,6 +604,7 @@ pub(crate) fn refuse(
         let said = Said { rejection: Some(*rejection), ..Said::default() };
         tell(worker, &mut answer, context, &said);
     }
+    settings.ranks.name_rule_of_refusal(answer.headers_mut(), settings.trust, context.label);
     answer
 }
 

@@ -56,6 +56,7 @@ mod orca;
 mod outbound;
 mod outlets;
 mod places;
+mod process;
 mod proxy_protocol;
 mod rarely;
 mod reentry;

@@ -351,6 +351,11 @@ impl Shared {
         self.file.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// What rules are called.
+    pub(crate) fn titles(&self) -> &Names {
+        &self.counters.rules
+    }
+
     pub(crate) fn tls(&self) -> Option<Arc<ClientConfig>> {
         self.links().tls.client.clone()
     }

@@ -145,8 +145,9 @@ impl Sideline {
     /// its end.
     pub(crate) fn begin(self: &Arc<Self>, now: Instant, context: &Context, alone: bool) -> Probe {
         let inside = self.inside.fetch_add(1, Ordering::Relaxed) + 1;
-        let (sideline, Context { rank, workflow, .. }) = (Arc::clone(self), *context);
-        Probe { sideline, sent: now, inside, rank, workflow, alone, ended: false }
+        let inside = u32::try_from(inside).unwrap_or(u32::MAX);
+        let (sideline, Context { rank, workflow, label, .. }) = (Arc::clone(self), *context);
+        Probe { sideline, sent: now, inside, rank, workflow, label, alone, ended: false }
     }
 
     // === operations ===
@@ -283,9 +284,10 @@ pub(crate) struct Probe {
     sideline: Arc<Sideline>,
     sent: Instant,
     /// How many were with the service when it came, itself included.
-    inside: u64,
+    inside: u32,
     rank: Rank,
     workflow: Workflow,
+    label: u16,
     alone: bool,
     ended: bool,
 }
@@ -302,11 +304,11 @@ impl Probe {
         let latency = now.since(self.sent);
         let mut state = self.sideline.lock();
         if outcome == Outcome::Serve {
-            state.pace.on_answer(now, latency, self.inside);
+            state.pace.on_answer(now, latency, self.inside.into());
         }
         if self.alone {
-            let Self { rank, workflow, .. } = *self;
-            let event = Event::Finish { rank, workflow, outcome, latency };
+            let Self { rank, workflow, label, .. } = *self;
+            let event = Event::Finish { rank, workflow, label, outcome, latency };
             let State { told, lost, .. } = &mut *state;
             note(told, lost, Told { at: now, event, enforced: true });
         }

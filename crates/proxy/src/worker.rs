@@ -123,14 +123,14 @@ impl Settings {
         config: &ProxyConfig,
         Links { tls, outbound, traces }: &Links,
         before: &[Arc<Upstream>],
-        peers: &Peers,
+        (peers, titles): (&Peers, &Names),
         (threads, secret, seed): (usize, [u8; 16], u64),
         now: Instant,
     ) -> Self {
         let ProxyConfig { trust, header_timeout, body_timeout, .. } = *config;
         Self {
             trust,
-            ranks: Ranks::new(config, secret),
+            ranks: Ranks::new(config, secret, titles),
             costs: Costs::new(config),
             upstreams: Upstreams::new(config, tls.client.clone(), before, peers, (now, seed)),
             outbound: outbound.clone(),
@@ -189,7 +189,8 @@ impl Worker {
             tools;
         let Tools { inside, way_out, threads, secret, seed, .. } = tools;
         let now = gate.now();
-        let settings = Settings::new(config, links, &[], &peers, (threads, secret, seed), now);
+        let shown = (&peers, &counters.rules);
+        let settings = Settings::new(config, links, &[], shown, (threads, secret, seed), now);
         Self {
             gate,
             sideline,
@@ -222,7 +223,8 @@ impl Worker {
     pub(crate) fn reconfigure(&self, config: &ProxyConfig, links: &Links) {
         let (before, now) = (self.settings(), self.gate.now());
         let own = (self.threads, self.secret, self.seed ^ now.as_nanos());
-        let settings = Settings::new(config, links, before.upstreams.list(), &self.peers, own, now);
+        let (list, shown) = (before.upstreams.list(), (&self.peers, &self.counters.rules));
+        let settings = Settings::new(config, links, list, shown, own, now);
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 

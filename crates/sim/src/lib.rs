@@ -19,6 +19,7 @@ pub mod plain;
 pub mod plan;
 pub mod random;
 pub mod report;
+pub mod swarm;
 pub mod told;
 pub mod topology;
 pub mod workload;

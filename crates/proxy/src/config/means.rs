@@ -30,17 +30,24 @@ pub(super) fn check(file: &File, problems: &mut Problems) {
 
 fn check_limit(file: &File, limit: &LimitConfig, problems: &mut Problems) {
     let (proxy, unit) = (&file.proxy, unit_of(limit));
-    if let LimitConfig::Rate(config) = limit
-        && config.each == Each::Header
-    {
+    let each = match limit {
+        LimitConfig::Rate(config) => config.each,
+        LimitConfig::Leased(config) => config.each,
+        _ => Each::All,
+    };
+    if matches!(each, Each::Header | Each::Descriptor) {
+        let each = format!("{each:?}").to_lowercase();
         let fine = proxy.limit_header.is_some();
-        problems.check("each", "header", fine, "proxy.limit_header says which header");
+        problems.check("each", each, fine, "proxy.limit_header says which header");
     }
     // Time for which a request has its slot is no cpu time: one that sleeps would be charged for it.
     let told = proxy.cost_header.is_some() || proxy.cost_metric.is_some();
     let fine = unit != Unit::CpuSeconds || told;
     let allowed = "with proxy.cost_header or proxy.cost_metric, by which the service says what its answers cost";
     problems.check("unit", "cpu-seconds", fine, allowed);
+    let allowed = "with proxy.cost_header, in which the service says how much an answer took";
+    let fine = !unit.is_told() || proxy.cost_header.is_some();
+    problems.check("unit", format!("{unit:?}").to_lowercase(), fine, allowed);
 }
 
 fn unit_of(limit: &LimitConfig) -> Unit {
@@ -68,6 +75,12 @@ mod tests {
             (format!("{rate}each = 'header'\n"), "gate.limits.0.each = header"),
             (format!("{rate}unit = 'cpu-seconds'\n"), "gate.limits.0.unit = cpu-seconds"),
             ("[[gate.limits]]\nlimit = 'window'\nunit = 'cpu-seconds'\n".to_owned(), "cost_header"),
+            (format!("{rate}unit = 'tokens'\n"), "gate.limits.0.unit = tokens"),
+            (
+                "[[gate.limits]]\nlimit = 'leased'\nagreement = 'a'\neach = 'descriptor'\n"
+                    .to_owned(),
+                "gate.limits.0.each = descriptor",
+            ),
             ("[caller.hedge]\n".to_owned(), "a sidecar sends nothing twice"),
             ("[caller.ejection]\n".to_owned(), "[proxy.health]"),
         ] {

@@ -35,6 +35,7 @@ key_file = "key.pem"
 client_ca_file = "clients.pem"
 upstream_ca_file = "ca.pem"
 [[proxy.rules]]
+name = "checkout"
 method = "POST"
 path = "/"
 header = "x-tier"
