@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, ORIGIN};
+use http::header::{
+    AUTHORIZATION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ORIGIN, X_CONTENT_TYPE_OPTIONS,
+};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -21,6 +23,7 @@ use crate::server::{Ask, Line};
 type Answer = Response<Full<Bytes>>;
 
 const PAGES: &str = "\
+/topics    the page: rates against agreements, access delays, brokers
 /metrics   numbers for Prometheus
 /state     the same and more as JSON
 /clients   who is there, and at which broker
@@ -106,6 +109,8 @@ impl Pages {
         }
         match path {
             "/" => text(StatusCode::OK, PAGES),
+            "/topics" => page(include_str!("page/topics.html"), "text/html; charset=utf-8"),
+            "/topics.js" => page(include_str!("page/topics.js"), "text/javascript; charset=utf-8"),
             "/healthz" => text(StatusCode::OK, "ok\n"),
             "/readyz" => match self.ask(Ask::State).await {
                 Some(state) => ready(&state),
@@ -215,6 +220,17 @@ fn text(status: StatusCode, text: impl Into<Bytes>) -> Answer {
     let mut answer = Response::new(Full::new(text.into()));
     *answer.status_mut() = status;
     with_type(answer, "text/plain; charset=utf-8")
+}
+
+/// Runs only what comes from here.
+fn page(text_of: &'static str, kind: &'static str) -> Answer {
+    let mut answer = with_type(text(StatusCode::OK, text_of), kind);
+    let policy = "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline'; \
+                  frame-ancestors 'none'; base-uri 'none'";
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    answer
 }
 
 fn with_type(mut answer: Answer, kind: &'static str) -> Answer {

@@ -207,6 +207,7 @@ impl Hub {
                 "p95": millis(stats.access.quantile(0.95)),
                 "p99": millis(stats.access.quantile(0.99)),
                 "longest": millis(stats.access.most),
+                "sum_s": stats.access.sum,
             },
             "lag_ms": millis(stats.lag),
             "beyond": stats.beyond,
