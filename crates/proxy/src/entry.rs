@@ -216,6 +216,11 @@ pub(crate) struct Client<'a> {
 }
 
 impl<'a> Client<'a> {
+    /// Somebody at this address whose headers can be believed.
+    pub(crate) fn known(address: IpAddr) -> Self {
+        Self { address, certificate: None, vouched: true }
+    }
+
     /// Whoever has sent a request with these `headers` over a connection from `peer`.
     pub(crate) fn of(strangers: &Strangers, headers: &HeaderMap, peer: &'a Peer) -> Self {
         let vouched = strangers.trusts(peer);

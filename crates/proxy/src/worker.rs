@@ -26,6 +26,7 @@ use crate::exempt::Exempt;
 use crate::files;
 use crate::health::Peers;
 use crate::inflight::InFlight;
+use crate::journal::Journals;
 use crate::jwt::Jwt;
 use crate::metrics::Counters;
 use crate::outlets::Outward;
@@ -96,6 +97,7 @@ pub(crate) struct Settings {
     /// The throttle before them; none if everything is sent.
     pub(crate) outbound: Option<SharedCaller>,
     pub(crate) traces: Traces,
+    pub(crate) journals: Journals,
     /// Whether ids of clients are kept, where calls are told apart by them.
     pub(crate) trusts_ids: bool,
     /// Share of the traces that begin here which are collected.
@@ -122,7 +124,7 @@ pub(crate) struct Settings {
 impl Settings {
     fn new(
         config: &ProxyConfig,
-        Links { tls, jwt, outbound, traces }: &Links,
+        Links { tls, jwt, outbound, traces, journals }: &Links,
         before: &[Arc<Upstream>],
         (peers, titles): (&Peers, &Names),
         (threads, secret, seed): (usize, [u8; 16], u64),
@@ -136,6 +138,7 @@ impl Settings {
             upstreams: Upstreams::new(config, tls.client.clone(), before, peers, (now, seed)),
             outbound: outbound.clone(),
             traces: traces.clone(),
+            journals: journals.clone(),
             trusts_ids: trust == Trust::Inside || config.trust_traces,
             sample: config.traces.sample,
             tls: tls.server.clone(),
@@ -162,6 +165,7 @@ pub(crate) struct Links {
     pub(crate) jwt: Option<Arc<Jwt>>,
     pub(crate) outbound: Option<SharedCaller>,
     pub(crate) traces: Traces,
+    pub(crate) journals: Journals,
 }
 
 /// What a worker is made of.

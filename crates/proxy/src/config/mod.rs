@@ -1,5 +1,6 @@
 //! The configuration file: `[proxy]` is the sidecar's own, `[gate]` and `[caller]` are the core's.
 
+mod access_log;
 mod address;
 mod connections;
 mod edge;
@@ -26,6 +27,7 @@ use tidegate_core::signal::SignalsConfig;
 use tidegate_core::slots::{AdaptiveConfig, SlotsConfig};
 use tidegate_core::workflow::WorkflowConfig;
 
+pub use access_log::AccessLogConfig;
 pub use address::{Address, Scheme, Version};
 pub use connections::{ClientCertificates, ConnectionsConfig, TlsConfig};
 pub use edge::{AddressField, AmbiguousPaths, EdgeConfig, Underscores};

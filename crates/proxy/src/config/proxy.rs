@@ -10,8 +10,8 @@ use tidegate_core::config::Problems;
 use tidegate_http::identity::EXEMPT;
 
 use super::{
-    Address, ConnectionsConfig, EdgeConfig, Egress, HealthConfig, JwtConfig, LongConfig, Network,
-    Percent, Rule, Spill, TlsConfig, TracesConfig,
+    AccessLogConfig, Address, ConnectionsConfig, EdgeConfig, Egress, HealthConfig, JwtConfig,
+    LongConfig, Network, Percent, Rule, Spill, TlsConfig, TracesConfig,
 };
 use crate::log::Log;
 
@@ -129,6 +129,12 @@ pub struct ProxyConfig {
     pub connections: ConnectionsConfig,
     /// Requests that last long, and hold no slot.
     pub long: LongConfig,
+    /// A line per request. Default: none.
+    pub access_log: AccessLogConfig,
+    /// File that all requests are written to, appended, as `tidegate sim replay` and `tidegate limit size` read them: time, workflow, rank and
+    /// time of service, up to a gigabyte. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub record_file: Option<String>,
     /// Spans for a collector of OpenTelemetry. Default: none.
     pub traces: TracesConfig,
     /// TLS on either side. Default: none.
@@ -184,6 +190,8 @@ impl Default for ProxyConfig {
             jwt: None,
             connections: ConnectionsConfig::default(),
             long: LongConfig::default(),
+            access_log: AccessLogConfig::default(),
+            record_file: None,
             traces: TracesConfig::default(),
             tls: TlsConfig::default(),
             rules: Vec::new(),
@@ -224,6 +232,7 @@ impl ProxyConfig {
         }
         problems.within("connections", |problems| self.connections.validate(problems));
         problems.within("long", |problems| self.long.validate(problems));
+        problems.within("access_log", |problems| self.access_log.validate(problems));
         problems.within("traces", |problems| self.traces.validate(problems));
         problems.within("tls", |problems| self.tls.validate(problems));
         problems.within("health", |problems| self.health.validate(problems));
