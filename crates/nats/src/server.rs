@@ -1,11 +1,14 @@
 //! The sockets of the gate: one thread reads, asks the [`Hub`], and writes; another hears signals and operators.
 //!
-//! Each round: wait for sockets or the timer; read each ready socket once; dispatch; do what is to be done; write
-//! what there is. Reading comes before deciding, so that what waits does so in the hub's queues, and not in sockets.
+//! Each round: wait for sockets or the timer; read each ready socket once; act upon it in the order in which it arrived;
+//! dispatch; do what is to be done; write what there is. Reading comes before deciding, so that what waits does so in the hub's
+//! queues, and not in sockets; and order matters, since a bucket that has seen a late arrival has no more room for what
+//! it earned before an early one.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
+use std::ops::Range;
 use std::sync::mpsc::{Receiver as Inbox, Sender};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -19,7 +22,7 @@ use tidegate_driver::{Clock, Monotonic, random_seed};
 use tokio::sync::oneshot;
 
 use crate::config::{File, NatsConfig};
-use crate::hub::{Conn, Hub, LinkId, Todo};
+use crate::hub::{ClientId, Conn, Hub, LinkId, Todo};
 use crate::leases::Leases;
 use crate::probe;
 use crate::stream::Stream;
@@ -34,6 +37,8 @@ const TIMER: Token = Token(2);
 const FIRST: usize = 16;
 /// Most bytes of one read: small enough that its stamp tells when what it brought arrived.
 const READ: usize = 16 << 10;
+/// Room for what is gathered that is kept from one round to the next.
+const KEPT: usize = 1 << 20;
 /// Most connections accepted in one round, so that those that are there are served too.
 const ACCEPTS: usize = 64;
 /// How long a connection that was closed here may take to read its last bytes.
@@ -99,6 +104,9 @@ pub(crate) struct Serving {
     scratch: Vec<u8>,
     /// What was read by TLS.
     plain: Vec<u8>,
+    /// What clients have sent in this round, one after the other, and whose each piece is.
+    gathered: Vec<u8>,
+    pieces: Vec<Piece>,
     tls: Tls,
     log: fn(&str),
     /// When to end whatever is left.
@@ -120,6 +128,16 @@ struct Closing {
     stream: TcpStream,
     rest: Vec<u8>,
     until: Instant,
+}
+
+/// What one read of a client brought.
+#[derive(Debug)]
+struct Piece {
+    arrived: Instant,
+    id: ClientId,
+    /// Where it stands in all that was gathered; nothing is the end of the connection.
+    from: usize,
+    to: usize,
 }
 
 fn token(conn: Conn) -> Token {
@@ -176,6 +194,8 @@ impl Serving {
             stamps: Stamps::default(),
             scratch: vec![0; READ],
             plain: Vec::new(),
+            gathered: Vec::new(),
+            pieces: Vec::new(),
             tls,
             log,
             end: None,
@@ -210,8 +230,12 @@ impl Serving {
             }
             self.answer();
             self.accept();
-            let ready = std::mem::take(&mut self.ready);
+            let mut ready = std::mem::take(&mut self.ready);
+            // Twice in a round, reads of a client could change places.
+            ready.sort_unstable();
+            ready.dedup();
             ready.into_iter().for_each(|conn| self.read(conn));
+            self.hear();
             self.act();
             let now = self.clock.now();
             self.hub.dispatch(now);
@@ -322,7 +346,10 @@ impl Serving {
         let result = socket.stream.read(receiver, &mut self.scratch, &mut self.plain);
         let now = self.clock.now();
         match result {
-            Ok((0, ..)) => self.gone(conn),
+            Ok((0, ..)) => match conn {
+                Conn::Client(id) => self.gather(now, id, 0..0),
+                Conn::Link(_) => self.gone(conn),
+            },
             Ok((count, stamp, plain)) => {
                 // Less than asked for is all there is, unless the end is still to be read.
                 socket.readable = count == self.scratch.len() || socket.ends;
@@ -334,7 +361,9 @@ impl Serving {
                     _ if bytes.is_empty() => {}
                     Conn::Client(id) => {
                         let arrived = self.stamps.arrived(stamp, now, &self.clock);
-                        self.hub.on_client(now, id, arrived, bytes);
+                        let from = self.gathered.len();
+                        self.gathered.extend_from_slice(bytes);
+                        self.gather(arrived, id, from..self.gathered.len());
                     }
                     Conn::Link(id) => self.hub.on_link(now, id, bytes),
                 }
@@ -349,6 +378,27 @@ impl Serving {
                 _ => self.gone(conn),
             },
         }
+    }
+
+    fn gather(&mut self, arrived: Instant, id: ClientId, at: Range<usize>) {
+        self.pieces.push(Piece { arrived, id, from: at.start, to: at.end });
+    }
+
+    /// Acts upon what clients have sent, the earliest first.
+    fn hear(&mut self) {
+        let mut pieces = std::mem::take(&mut self.pieces);
+        pieces.sort_by_key(|piece| piece.arrived);
+        let now = self.clock.now();
+        for Piece { arrived, id, from, to } in pieces.drain(..) {
+            if from == to {
+                self.gone(Conn::Client(id));
+            } else {
+                self.hub.on_client(now, id, arrived, &self.gathered[from..to]);
+            }
+        }
+        self.gathered.clear();
+        self.gathered.shrink_to(KEPT);
+        self.pieces = pieces;
     }
 
     /// Writes what can be written.

@@ -13,6 +13,7 @@
 //! lab tower ADDR UPSTREAM LIMIT                        a proxy of tower's load_shed and concurrency limit
 //! lab capacity ADDR CONNECTIONS SECONDS                requests per second of a closed loop
 //! lab nats ADDR PUBLISHERS RATE SECONDS WARMUP AGREED BURST PARTS   Poisson messages; one JSON object
+//! lab nats-trace FILE AGREED BURST PARTS               mean delay at ideal buckets of what a gate has recorded, in ms
 //! lab load ADDR RATE SECONDS WARMUP SLO_MS [PATH…]     an open loop; one JSON object
 //! ```
 
@@ -118,6 +119,13 @@ async fn run(words: &[&str]) -> Result<(), String> {
                 parts: number(parts)? as u64,
             };
             println!("{}", nats::poisson(address(to)?, &plan)?);
+            Ok(())
+        }
+        ["nats-trace", file, rate, burst, parts] => {
+            let trace =
+                std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
+            let (burst, parts) = (number(burst)? as u64, number(parts)? as usize);
+            println!("{}", nats::arrived(&trace, number(rate)?, burst, parts.max(1))?);
             Ok(())
         }
         _ => Err("see the first lines of xtask/lab/src/main.rs".to_owned()),

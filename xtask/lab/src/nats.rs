@@ -85,8 +85,31 @@ pub(crate) fn poisson(to: SocketAddr, plan: &Plan) -> Result<Value, String> {
 /// The mean delay of what was really sent, in milliseconds, at as many even parts of the agreement. A busy machine sends
 /// in bursts what was to be sent one by one, and no formula knows how it did.
 fn replayed(plan: &Plan, sent: &[(u64, usize)]) -> f64 {
-    let parts = plan.parts as usize;
-    let limit = Limit::new(plan.rate / parts as f64, (plan.burst / plan.parts) as f64);
+    ideal(sent, plan.rate, plan.burst, plan.parts as usize)
+}
+
+/// The same of what has arrived, as the gate has recorded it: what the two differ by came before the gate.
+pub(crate) fn arrived(trace: &str, rate: f64, burst: u64, parts: usize) -> Result<f64, String> {
+    let (mut arrivals, mut names) = (Vec::new(), Vec::new());
+    for line in trace.lines().skip(1) {
+        let mut columns = line.split(',');
+        let seconds = columns.next().and_then(|at| at.parse::<f64>().ok());
+        let (Some(seconds), Some(name)) = (seconds, columns.next()) else {
+            return Err(format!("no arrival: {line}"));
+        };
+        // Publishers are dealt to brokers as they come.
+        let who = names.iter().position(|known| *known == name).unwrap_or_else(|| {
+            names.push(name);
+            names.len() - 1
+        });
+        arrivals.push(((seconds * 1e9) as u64, who));
+    }
+    arrivals.sort_unstable();
+    Ok(ideal(&arrivals, rate, burst, parts))
+}
+
+fn ideal(sent: &[(u64, usize)], rate: f64, burst: u64, parts: usize) -> f64 {
+    let limit = Limit::new(rate / parts as f64, (burst / parts as u64) as f64);
     let mut buckets = vec![Bucket::full(Instant::ZERO, limit); parts];
     let delays = sent.iter().map(|(at, who)| {
         let at = Instant::from_nanos(*at);

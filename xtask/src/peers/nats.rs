@@ -8,6 +8,9 @@
 //! Where the machine is busy, what was to be sent one by one is sent in bursts: so the delay of what was really sent is
 //! computed, too (`replayed`), with publishers dealt evenly to even parts.
 //!
+//! And so is that of what arrived, as the gate has recorded it (`arrived`): what it differs by from `replayed` came on the way
+//! to the gate, and what the gate's own differs by from it is the gate's.
+//!
 //! A delay for tokens does not depend on how quick anything is, so this runs in the dev profile.
 
 use std::process::Command;
@@ -34,13 +37,14 @@ const SECONDS: f64 = 20.0;
 const WARMUP: f64 = 3.0;
 
 /// What is told of each number of brokers.
-pub(super) const COLUMNS: [&str; 10] = [
+pub(super) const COLUMNS: [&str; 11] = [
     "brokers",
     "p50 ms",
     "p95 ms",
     "p99 ms",
     "mean ms",
     "access mean ms",
+    "arrived ms",
     "replayed ms",
     "Eq. 1 ms",
     "exact ms",
@@ -65,7 +69,9 @@ fn measure(count: usize) -> Result<Value> {
         urls.push(format!("nats://{at}"));
     }
     let config = scratch()?.join("nats.toml");
-    let topic = format!("[[nats.topics]]\nsubject = \"load\"\nrate = {RATE}\nburst = {BURST}\n");
+    let topic = format!(
+        "[[nats.topics]]\nsubject = \"load\"\nrate = {RATE}\nburst = {BURST}\nrecord = 100000\n"
+    );
     let text = format!("[nats]\nbrokers = {urls:?}\n{topic}");
     std::fs::write(&config, text).map_err(|error| format!("{}: {error}", config.display()))?;
     let (listen, admin) = (free_address()?, free_address()?);
@@ -84,6 +90,15 @@ fn measure(count: usize) -> Result<Value> {
     let (text, _) = output(Command::new("curl").args(["-sf", &url]))?;
     let state = read(&text)?;
     let topic = &state["topics"][0];
+    let (trace, at) = (format!("http://{admin}/trace?topic=load"), scratch()?.join("trace"));
+    output(Command::new("curl").args(["-sf", &trace, "-o"]).arg(&at))?;
+    let (text, _) =
+        output(Command::new(programs.join("xtask-lab")).arg("nats-trace").arg(&at).args([
+            RATE.to_string(),
+            BURST.to_string(),
+            count.to_string(),
+        ]))?;
+    let arrived = read(&text)?;
     Ok(json!({
         "brokers": count,
         "p50 ms": measured["p50_ms"],
@@ -91,6 +106,7 @@ fn measure(count: usize) -> Result<Value> {
         "p99 ms": measured["p99_ms"],
         "mean ms": measured["mean_ms"],
         "access mean ms": topic["delay_ms"]["mean"],
+        "arrived ms": arrived,
         "replayed ms": measured["replayed_ms"],
         "Eq. 1 ms": measured["eq1_ms"],
         "exact ms": measured["exact_ms"],
