@@ -68,6 +68,21 @@ fn a_shift_has_its_course_and_a_store_its_keys() {
     assert!(series.iter().any(|step| step["offered_rps"].as_f64() > Some(0.0)));
 }
 
+/// A baseline is at its best, and what was chosen is told with it.
+#[test]
+fn baselines_are_tuned_to_the_service_and_say_how() {
+    let few = ["--seconds", "0.1", "--callers", "4", "--load", "2", "--capacity", "2000"];
+    let policies = ["--policy", "seda", "--policy", "tide", "--format", "json"];
+    let arguments = [&few[..], &policies[..]].concat();
+    let tuned = rows(&bench(&arguments));
+    let note = tuned[0]["tuned"].as_str().expect("a text");
+    // Steps for callers of 500 requests per second each: Breakwater's 40 are for 850.
+    assert!(note.starts_with("seda, 4 callers: adj_i ") && note.contains("(of 23.5, 5.9, 58.8)"));
+    assert_eq!(tuned[1]["tuned"], "");
+    let untuned = rows(&bench(&[&arguments[..], &["--untuned"]].concat()));
+    assert_eq!(untuned[0]["tuned"], "");
+}
+
 /// A run in which nothing happened says nothing, and says that.
 #[test]
 fn a_run_without_requests_is_not_valid() {

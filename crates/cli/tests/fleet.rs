@@ -184,6 +184,63 @@ fn an_agreement_is_changed_explained_and_reverted() {
     assert!(told["changes"][0]["who"].as_str().expect("told").ends_with("back to 1"));
 }
 
+/// Each tenant has its own over all sidecars together, and one that is named has more; in shadow everything passes
+/// and is counted.
+#[test]
+fn every_tenant_has_its_own_over_all_sidecars() {
+    let agreement = "[[agreements]]\nname = 'tenants'\neach = 'header'\nrate = 20.0\nburst = 20.0\nnodes = 2\n\
+                     named = [{ key = 'gold', rate = 90.0, burst = 90.0 }]\n";
+    let limit = "[[gate.limits]]\nlimit = 'leased'\nagreement = 'tenants'\neach = 'header'\n\
+                 control = 'http://{control}'\n";
+    let token = "token_file = 'TOKEN'\n";
+    let folder = Fleet::folder("tenants");
+    let token = token.replace("TOKEN", folder.join("node.token").to_str().expect("text"));
+    let fleet = Fleet::start_with("tenants", 2, agreement, &format!("{limit}{token}"));
+    let [a, b] = &fleet.sidecars[..] else { unreachable!("two were started") };
+    let begun = a.uptime();
+    let mut clients = [a.client(), b.client()];
+    let mut passed = [0.0, 0.0];
+    wait("both tenants are at their limits", || {
+        for client in &mut clients {
+            for (tenant, passed) in ["silver", "gold"].into_iter().zip(&mut passed) {
+                for _ in 0..5 {
+                    let header = format!("x-tenant: {tenant}\r\n");
+                    *passed += f64::from(client.send("GET", "/", &header, "") == 200);
+                }
+            }
+        }
+        passed[0] > 60.0 && passed[1] > 270.0
+    });
+    let seconds = a.uptime() - begun;
+    for (passed, agreed) in passed.into_iter().zip([20.0, 90.0]) {
+        assert!(passed <= agreed + agreed * 1.0011 * seconds, "{passed} in {seconds} s");
+    }
+    let state = fleet.daemon.state();
+    let keys = state["agreements"][1]["keys"].as_array().expect("told");
+    let keys: Vec<_> = keys.iter().filter_map(|key| key["key"].as_str()).collect();
+    assert_eq!(keys, ["", "gold", "silver"]);
+    // In shadow.
+    let token = fleet.folder.join("admin.token");
+    let admin = ["--admin", &fleet.daemon.admin, "--token-file", token.to_str().expect("text")];
+    for name in ["tenants", "api"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args(["limits", "set", name, "--percent", "0"])
+            .args(admin)
+            .output()
+            .expect("it runs");
+        assert!(output.status.success(), "{output:?}");
+    }
+    let beyond = |sidecar: &Sidecar| sidecar.state()["leases"][1]["beyond"].as_u64();
+    wait("both sidecars let pass what is beyond", || {
+        for client in &mut clients {
+            client.send("GET", "/", "x-tenant: silver\r\n", "");
+        }
+        beyond(a) > Some(0) && beyond(b) > Some(0)
+    });
+    assert_eq!(clients[0].send("GET", "/", "x-tenant: silver\r\n", ""), 200);
+    assert!(fleet.sidecars[0].state()["leases"][1]["over_admission_bound"].is_null(), "unbounded");
+}
+
 /// Who has no token, or speaks another language, gets nothing; the daemon goes on.
 #[test]
 fn strangers_and_garbage_get_nothing() {

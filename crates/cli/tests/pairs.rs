@@ -57,18 +57,11 @@ impl Sidecar {
         serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"))
     }
 
-    /// Requests that came: let in, and refused.
+    /// Requests that came.
     fn came(&self) -> u64 {
         let state = self.state();
-        let sum = |value: &Value| -> u64 {
-            let bands = value.as_object().into_iter().flat_map(|bands| bands.values());
-            let numbers = bands.flat_map(|band| match band {
-                Value::Object(reasons) => reasons.values().filter_map(Value::as_u64).collect(),
-                number => number.as_u64().into_iter().collect::<Vec<_>>(),
-            });
-            numbers.sum()
-        };
-        sum(&state["admitted"]) + sum(&state["refused"])
+        let bands = state["arrived"].as_object().into_iter().flat_map(|bands| bands.values());
+        bands.filter_map(Value::as_u64).sum()
     }
 
     fn wait_for(&self, what: &str, is: impl Fn(&Value) -> bool) {

@@ -190,6 +190,8 @@ fn tell(shared: &Shared, state: &State, only: Option<&str>) -> Value {
             "unit": agreement.unit,
             "rate": agreement.rate,
             "burst": agreement.burst,
+            "enforce": agreement.enforce,
+            "percent": agreement.percent,
             "nodes": agreement.nodes,
             "safe": agreement.safe,
             "on_loss": agreement.on_loss,

@@ -18,9 +18,9 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use tidegate_core::Span;
 use tidegate_core::config::{self, ConfigError, Problems};
-use tidegate_core::limit::{Each, Limit, Unit, is_agreement};
+use tidegate_core::limit::{Each, Enforce, Guaranteed, Limit, Unit, is_agreement};
 use tidegate_core::share::wire::LONGEST_KEY;
-use tidegate_core::share::{LeaseConfig, OnLoss, Rate, Share};
+use tidegate_core::share::{LeaseConfig, OnLoss, Rate, Rules, Share};
 
 /// Most agreements.
 pub const MOST_AGREEMENTS: usize = 1_000;
@@ -189,9 +189,11 @@ impl From<Store> for String {
 pub struct Agreement {
     /// What nodes call it: letters, digits, `-`, `_` and `.`.
     pub name: String,
-    /// Who has it for itself: `all` share one, or each `workflow` has one. Default all.
+    /// Who has it for itself: `all` share one, or each `workflow`, `user`, value of a `header`, or `descriptor` (a workflow
+    /// and a value, as `workflow/value`) has one. Default all.
     pub each: Each,
-    /// What a token is: `requests`, `cpu-seconds`, or `cost` as drivers count it. Default requests.
+    /// What a token is: `requests`, `cpu-seconds`, `cost` as drivers count it, or `tokens`, `bytes` or an
+    /// `own` unit as services tell. Default requests.
     pub unit: Unit,
     /// Tokens per second, over all nodes. Of each key, where each has one. Default 100.
     pub rate: f64,
@@ -200,6 +202,23 @@ pub struct Agreement {
     /// Keys that have another rate and burst.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub named: Vec<Named>,
+    /// `always`, or only in an `overload` of the gate that decides; then nothing is guaranteed. Default always.
+    pub enforce: Enforce,
+    /// How many of a hundred users are held to it, and who is stays so as it grows; 0 is a shadow: all is counted,
+    /// nothing refused. Below 100 nothing is guaranteed. Default 100.
+    pub percent: u8,
+    /// What requests that are critical-plus may have of it at most. Default: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub critical_plus: Option<Guaranteed>,
+    /// The same for critical ones. Default: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub critical: Option<Guaranteed>,
+    /// The same for sheddable-plus ones. Default: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sheddable_plus: Option<Guaranteed>,
+    /// The same for sheddable ones. Default: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sheddable: Option<Guaranteed>,
     /// Most processes that use it at the same time; what an autoscaler may start at most. Each has
     /// `safe × rate ÷ nodes` without being told, and so has each that is beyond: on top. Default 16.
     pub nodes: u32,
@@ -224,7 +243,7 @@ pub struct Agreement {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Named {
-    /// The workflow's name.
+    /// The workflow, the user, or what the header says.
     pub key: String,
     /// Tokens per second.
     pub rate: f64,
@@ -242,6 +261,12 @@ impl Default for Agreement {
             rate: 100.0,
             burst: 33.0,
             named: Vec::new(),
+            enforce: Enforce::Always,
+            percent: 100,
+            critical_plus: None,
+            critical: None,
+            sheddable_plus: None,
+            sheddable: None,
             nodes,
             safe: 0.03,
             term,
@@ -268,6 +293,24 @@ impl Agreement {
         LeaseConfig { nodes, safe, term, period, drift, on_loss }
     }
 
+    /// How it is applied to requests.
+    pub fn rules(&self) -> Rules {
+        let cap =
+            |(_, cap): (_, Option<Guaranteed>)| cap.map(|cap| self.share(cap.rate, cap.burst));
+        let Self { enforce, percent, .. } = *self;
+        Rules { enforce, percent, caps: self.caps().map(cap), ..Rules::default() }
+    }
+
+    /// What each criticality may have at most.
+    fn caps(&self) -> [(&'static str, Option<Guaranteed>); 4] {
+        [
+            ("critical_plus", self.critical_plus),
+            ("critical", self.critical),
+            ("sheddable_plus", self.sheddable_plus),
+            ("sheddable", self.sheddable),
+        ]
+    }
+
     fn share(&self, rate: f64, burst: f64) -> Share {
         let tokens = self.unit.tokens();
         let rate = Rate::per_second(rate * tokens).unwrap_or(Rate::MAX);
@@ -278,7 +321,17 @@ impl Agreement {
         let allowed = "1 to 64 letters, digits, `-`, `_` and `.`";
         problems.check("name", &self.name, is_agreement(&self.name), allowed);
         let each = format!("{:?}", self.each).to_lowercase();
-        problems.check("each", each, self.each != Each::Caller, "all or workflow");
+        let fine = !matches!(self.each, Each::Caller | Each::Address);
+        problems.check("each", each, fine, "all, workflow, user, header or descriptor");
+        problems.check("percent", self.percent, self.percent <= 100, "0 to 100");
+        for (name, cap) in self.caps() {
+            let Some(cap) = cap else { continue };
+            problems.within(name, |problems| {
+                let least = 1.0 / self.unit.tokens();
+                problems.range("rate", cap.rate, Limit::RATES.0, self.rate);
+                problems.range("burst", cap.burst, least, self.burst);
+            });
+        }
         self.terms().validate(problems);
         self.validate_share(self.rate, self.burst, problems);
         let count = self.named.len();
@@ -287,9 +340,9 @@ impl Agreement {
         for (at, named) in self.named.iter().enumerate() {
             problems.within_item("named", at, |problems| {
                 let fits = (1..=LONGEST_KEY).contains(&named.key.len());
-                let first = fits && self.each == Each::Workflow && keys.insert(&named.key);
+                let first = fits && self.each != Each::All && keys.insert(&named.key);
                 let allowed =
-                    "1 to 128 bytes, no other's, in an agreement with each = \"workflow\"";
+                    "1 to 128 bytes, no other's, in an agreement for each workflow, user or value";
                 problems.check("key", &named.key, first, allowed);
                 self.validate_share(named.rate, named.burst, problems);
             });

@@ -158,14 +158,16 @@ impl Book {
                 Entry { agreement, past, granters: BTreeMap::new(), past_leases }
             };
             let entry = self.pages.entry(agreement.name.clone()).or_insert_with(fresh);
-            if past.is_empty() && !entry.past.is_empty() {
-                entry.granters.values_mut().for_each(Granter::settle_whole);
-            }
+            let settled = past.is_empty() && !entry.past.is_empty();
             (entry.agreement, entry.past) = (agreement.clone(), past);
             for (key, granter) in &mut entry.granters {
                 granter.expire(now);
                 // It was validated: it can be divided.
                 let _ = granter.set_terms(agreement.whole(key), agreement.terms());
+                granter.set_rules(agreement.rules());
+                if settled {
+                    granter.settle_whole();
+                }
             }
         }
     }
@@ -337,8 +339,10 @@ impl Entry {
                 Past::Lost(begun) => granter.remember(begun, whole, terms)?,
                 Past::None | Past::Known(_) => granter.set_terms(whole, terms)?,
             }
+            granter.set_rules(past.rules());
         }
         granter.set_terms(whole, terms)?;
+        granter.set_rules(self.agreement.rules());
         // Since leases of the past are over nobody has one.
         granter.expire(granter.quiet_until().min(now));
         Ok(granter.of_epoch(epoch))

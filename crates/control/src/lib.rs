@@ -28,4 +28,4 @@ mod page;
 
 pub use agreement::{Agreement, ControlConfig, File, Store};
 pub use daemon::{Daemon, Handle, Source, StartError};
-pub use link::{Holders, Link};
+pub use link::{Holders, Link, key_name};

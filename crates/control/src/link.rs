@@ -22,12 +22,12 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use tidegate_core::Instant;
 use tidegate_core::context::Workflow;
-use tidegate_core::limit::Leased;
+use tidegate_core::limit::{Each, LeaseKey, Leased};
 use tidegate_core::share::Report;
 use tidegate_core::share::wire::{
     Answer, LONGEST_KEY, LONGEST_MESSAGE, MOST_ENTRIES, Subject, read_answers, write_reports,
 };
-use tidegate_driver::random_seed;
+use tidegate_driver::{random_seed, values};
 use tokio::net::TcpStream;
 
 /// What a node calls itself.
@@ -154,8 +154,10 @@ impl Link {
         self.holders.each(&mut |leased, now| {
             target = self.target(leased);
             let agreement = leased.config().agreement.clone();
+            let each = leased.config().each;
             let left = leased.leave(now).into_iter();
-            reports.extend(left.filter_map(|(key, report)| self.about(&agreement, key, report)));
+            let about = |(key, report)| self.about(&agreement, (each, key), report);
+            reports.extend(left.filter_map(about));
         });
         if !reports.is_empty() {
             // Whoever does not hear of it knows a term later.
@@ -171,10 +173,12 @@ impl Link {
         self.holders.each(&mut |leased, now| {
             target = self.target(leased);
             leased.identify(self.identity);
+            let each = leased.config().each;
+            values::want(matches!(each, Each::Header | Each::Descriptor), each == Each::User);
             leased.poll(now, &mut due);
             let agreement = leased.config().agreement.clone();
-            let due = due.drain(..);
-            reports.extend(due.filter_map(|(key, report)| self.about(&agreement, key, report)));
+            let about = |(key, report)| self.about(&agreement, (each, key), report);
+            reports.extend(due.drain(..).filter_map(about));
         });
         // More is due again a period later.
         reports.truncate(MOST_ENTRIES);
@@ -188,18 +192,28 @@ impl Link {
         Target { address, token_file: config.token_file.clone(), node }
     }
 
-    fn about(&self, agreement: &str, key: Workflow, report: Report) -> Option<(Subject, Report)> {
-        let key = self.holders.name(key);
+    fn about(
+        &self,
+        agreement: &str,
+        (each, key): (Each, LeaseKey),
+        report: Report,
+    ) -> Option<(Subject, Report)> {
+        let key = self.name(each, key)?;
         let agreement = agreement.to_owned();
         (key.len() <= LONGEST_KEY).then_some((Subject { agreement, key }, report))
+    }
+
+    fn name(&self, each: Each, key: LeaseKey) -> Option<String> {
+        key_name(|workflow| self.holders.name(workflow), each, key)
     }
 
     /// Tells each limit what it was answered.
     fn take(&self, reports: &[(Subject, Report)], answers: &[(Subject, Answer)]) {
         self.holders.each(&mut |leased, now| {
             let agreement = leased.config().agreement.clone();
-            let keys: BTreeMap<String, Workflow> =
-                leased.keys().map(|key| (self.holders.name(key), key)).collect();
+            let each = leased.config().each;
+            let name = |key| Some((self.name(each, key)?, key));
+            let keys: BTreeMap<String, LeaseKey> = leased.keys().filter_map(name).collect();
             // It answers what it was asked, and no more.
             for (subject, answer) in answers.iter().take(reports.len()) {
                 let own = subject.agreement == agreement;
@@ -212,6 +226,23 @@ impl Link {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Health> {
         self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a key is called at the daemon; empty for that of requests without one, none while it is not known.
+pub fn key_name(
+    workflow: impl Fn(Workflow) -> String,
+    each: Each,
+    key: LeaseKey,
+) -> Option<String> {
+    if key == LeaseKey::NONE {
+        return Some(String::new());
+    }
+    let value = || if key.value == 0 { Some(String::new()) } else { values::text(key.value) };
+    match each {
+        Each::User | Each::Header => value(),
+        Each::Descriptor => Some(format!("{}/{}", workflow(key.workflow), value()?)),
+        _ => Some(workflow(key.workflow)),
     }
 }
 

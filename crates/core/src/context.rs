@@ -31,6 +31,9 @@ pub struct Context {
     pub progress: Progress,
     /// Who sent it, as the receiving driver has seen for itself. It never travels.
     pub sender: Sender,
+    /// What the receiving driver calls requests of its kind, such as the rule that gave it its rank; 0 is nothing. Events tell it,
+    /// and nothing is decided by it. It never travels.
+    pub label: u16,
 }
 
 impl Context {
@@ -48,6 +51,7 @@ impl Context {
             deadline: self.deadline,
             progress: self.progress,
             sender: Sender::UNKNOWN,
+            label: 0,
         }
     }
 
@@ -89,6 +93,7 @@ impl Default for Context {
             sheds: Sheds::NONE,
             progress: Progress::default(),
             sender: Sender::UNKNOWN,
+            label: 0,
         }
     }
 }

@@ -14,6 +14,8 @@ pub enum Event {
         rank: Rank,
         /// Its workflow.
         workflow: Workflow,
+        /// Its label.
+        label: u16,
     },
     /// A request was turned away, at arrival or later.
     Refuse {
@@ -21,6 +23,10 @@ pub enum Event {
         rank: Rank,
         /// Its workflow.
         workflow: Workflow,
+        /// Its label.
+        label: u16,
+        /// Whether it had been let in before, and waited: it was told as [`Admit`](Event::Admit) then.
+        admitted: bool,
         /// Why.
         rejection: Rejection,
     },
@@ -37,6 +43,8 @@ pub enum Event {
         rank: Rank,
         /// Its workflow.
         workflow: Workflow,
+        /// Its label.
+        label: u16,
         /// How it ended.
         outcome: Outcome,
         /// From arrival to end.

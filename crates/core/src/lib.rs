@@ -58,7 +58,7 @@ pub mod rng;
 pub mod schedule;
 pub mod share;
 pub mod signal;
-mod siphash;
+pub mod siphash;
 pub mod slab;
 pub mod slots;
 mod table;

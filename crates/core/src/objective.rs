@@ -349,6 +349,7 @@ mod tests {
     fn served(millis: u64) -> Finish {
         let service = Span::from_millis(millis);
         Finish {
+            objective: Span::MAX,
             service,
             outcome: Outcome::Serve,
             running: 0,

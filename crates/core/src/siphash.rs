@@ -2,7 +2,7 @@
 //! can neither predict nor steer.
 
 /// The hash of `data` under a 128-bit key.
-pub(crate) fn siphash(key: [u64; 2], data: &[u8]) -> u64 {
+pub fn siphash(key: [u64; 2], data: &[u8]) -> u64 {
     // The paper's constants spell "somepseudorandomlygeneratedbytes".
     let mut state = State([
         key[0] ^ 0x736f_6d65_7073_6575,

@@ -124,11 +124,13 @@ pub enum Reason {
     Draining,
     /// Every endpoint fails, and is left alone for a while.
     Broken,
+    /// More than may pass in a window of the calendar.
+    Window,
 }
 
 impl Reason {
     /// All reasons.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Delay,
         Self::Rank,
         Self::Downstream,
@@ -147,6 +149,7 @@ impl Reason {
         Self::Abandoned,
         Self::Draining,
         Self::Broken,
+        Self::Window,
     ];
 
     /// The word used on the wire and in metrics.
@@ -170,12 +173,19 @@ impl Reason {
             Self::Abandoned => "abandoned",
             Self::Draining => "draining",
             Self::Broken => "broken",
+            Self::Window => "window",
         }
     }
 
     /// The reason behind a token of [`Reason::token`].
     pub fn from_token(token: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|reason| reason.token() == token)
+    }
+
+    /// Whether such a refusal is a sign that there is more work than can be done. The others would be given however idle the
+    /// service is: an agreement is used up, a source has left too much behind, or the end has come.
+    pub const fn is_overload(self) -> bool {
+        !matches!(self, Self::Quota | Self::Window | Self::Abandoned | Self::Draining)
     }
 
     /// The unit of a rejection's `measured` and `limit`.
@@ -190,6 +200,7 @@ impl Reason {
             | Self::Draining
             | Self::Broken => "requests",
             Self::Rate | Self::Quota => "per second",
+            Self::Window => "in its window",
             Self::Utilization | Self::Throttle | Self::Chance => "of one",
         }
     }
@@ -227,6 +238,7 @@ impl Reason {
             Self::Abandoned => "too much that its source gave up is still being worked on",
             Self::Draining => "closing down",
             Self::Broken => "every endpoint only fails, and is left alone for a while",
+            Self::Window => "all that may pass in this window of the calendar has passed",
         }
     }
 }

@@ -13,6 +13,7 @@ use tidegate_core::{Cost, Instant, Outcome};
 use tidegate_driver::Slot;
 
 use crate::server::GateLayer;
+use crate::server::exempt::Place;
 use crate::server::streams::Lease;
 
 pin_project! {
@@ -48,6 +49,8 @@ pub(crate) trait Tail: std::fmt::Debug + Send + Sync {
 #[derive(Debug)]
 enum Hold {
     Nothing,
+    /// A place beside the gate.
+    Place(#[expect(dead_code, reason = "held until the end")] Place),
     /// Not polled yet. Most bodies end with their first poll and are never anything else.
     Fresh {
         held: Held,
@@ -89,7 +92,7 @@ impl Hold {
     /// The body has ended, well or not.
     fn end(&mut self, broke: Option<Outcome>) {
         match std::mem::replace(self, Self::Nothing) {
-            Self::Nothing => {}
+            Self::Nothing | Self::Place(_) => {}
             Self::Fresh { mut held, .. } => {
                 held.outcome = broke.unwrap_or(held.outcome);
                 held.finish_as_answered();
@@ -114,9 +117,11 @@ impl<B: Body> GateBody<B> {
         Self { kind: Kind::Served { body, hold, tail } }
     }
 
-    /// A body that holds no slot.
-    pub(crate) fn passed(body: B) -> Self {
-        Self::heard(body, None)
+    /// A body that holds no slot, but a place.
+    pub(crate) fn exempt(body: B, place: Option<Place>) -> Self {
+        let place = place.filter(|_| !is_done(&body));
+        let hold = place.map_or(Hold::Nothing, Hold::Place);
+        Self { kind: Kind::Served { body, hold, tail: None } }
     }
 
     /// The same, and somebody listens to its trailers.

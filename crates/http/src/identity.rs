@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use tidegate_core::entry::{Entry, HourKey};
 use tidegate_core::{Rank, Sender};
-use tidegate_driver::sender;
+use tidegate_driver::{sender, values};
 
 use crate::path;
 
@@ -56,8 +56,10 @@ pub fn sender_of(
     peer: Option<IpAddr>,
 ) -> Sender {
     let said = limited.and_then(|name| headers.get(name));
-    let user = with_user(headers, verified, credentials, peer, |user| user.map_or(0, sender::mark));
-    let header = said.map_or(0, |value| sender::mark(value.as_bytes()));
+    let named = verified.is_some_and(|name| headers.contains_key(name));
+    let mark = |user: Option<&[u8]>| user.map_or(0, |user| values::user(user, named));
+    let user = with_user(headers, verified, credentials, peer, mark);
+    let header = said.map_or(0, |value| values::header(value.as_bytes()));
     Sender { user, header, ..peer.map_or(Sender::UNKNOWN, sender::at) }
 }
 

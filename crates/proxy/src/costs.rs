@@ -18,8 +18,8 @@ pub(crate) struct Costs {
     metric: Option<String>,
 }
 
-/// The largest cost that is believed of one request, in seconds.
-const MOST: f64 = 86_400.0;
+/// The largest cost that is believed of one request: seconds of more than a day, or bytes of an answer of 10 GB.
+const MOST: f64 = 1e10;
 
 impl Costs {
     pub(crate) fn new(config: &ProxyConfig) -> Self {

@@ -5,29 +5,35 @@
 //!
 //! A user is somebody whom something has verified, or else an address: whoever may choose what tells it from others tries
 //! until it has a good rank. In this order count: a header, if a proxy that we trust has set it; the certificate of the
-//! connection; credentials and session cookies, if we are told that they are verified; the address, through the
+//! connection; a token of an issuer whose keys we have; credentials and session cookies, if we are told that they are verified; the address, through the
 //! proxies that we trust. What is found goes through the hash at once and is kept nowhere.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use http::{HeaderMap, HeaderName, Request};
+use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use tidegate_core::entry::{Entry, EntryConfig};
 use tidegate_core::{Criticality, Rank, Sender};
-use tidegate_driver::sender;
+use tidegate_driver::{sender, values};
 use tidegate_http::wire::Names;
 use tidegate_http::{identity, path};
 
 use crate::config::{Network, ProxyConfig, Rule, Trust};
 use crate::edge::Strangers;
 use crate::headers::Peer;
+use crate::jwt::Jwt;
+
+/// Header that says which rule a request goes by.
+const RULE: HeaderName = HeaderName::from_static("tidegate-rule");
 
 /// Assigns ranks.
 #[derive(Debug)]
 pub(crate) struct Ranks {
     entry: Entry,
-    /// Rules, each with the name its business rank has in the entry's table.
-    rules: Vec<(Rule, String)>,
+    rules: Vec<Known>,
     user_header: Option<HeaderName>,
+    /// Whose tokens tell users apart.
+    jwt: Option<Arc<Jwt>>,
     /// Whether credentials have been verified.
     credentials: bool,
     workflow_header: Option<HeaderName>,
@@ -37,16 +43,46 @@ pub(crate) struct Ranks {
     exempt: Vec<String>,
 }
 
+/// A rule and what it is known as.
+#[derive(Debug)]
+pub(crate) struct Known {
+    rule: Rule,
+    /// In the entry's table.
+    action: String,
+    /// In events.
+    label: u16,
+    /// What the service is told, if the rule has a name of its own.
+    header: Option<HeaderValue>,
+}
+
+impl Known {
+    pub(crate) fn label(&self) -> u16 {
+        self.label
+    }
+}
+
 impl Ranks {
-    pub(crate) fn new(config: &ProxyConfig, secret: [u8; 16]) -> Self {
-        let named = |(n, rule): (usize, &Rule)| (rule.clone(), n.to_string());
-        let rules: Vec<(Rule, String)> = config.rules.iter().enumerate().map(named).collect();
-        let table = rules.iter().map(|(rule, name)| (name.clone(), rule.business)).collect();
+    /// `titles` numbers what rules are called.
+    pub(crate) fn new(
+        config: &ProxyConfig,
+        secret: [u8; 16],
+        titles: &Names,
+        jwt: Option<Arc<Jwt>>,
+    ) -> Self {
+        let known = |(n, rule): (usize, &Rule)| Known {
+            action: n.to_string(),
+            label: titles.number(&rule.title()).0,
+            header: rule.name.as_deref().and_then(|name| HeaderValue::from_str(name).ok()),
+            rule: rule.clone(),
+        };
+        let rules: Vec<Known> = config.rules.iter().enumerate().map(known).collect();
+        let table = rules.iter().map(|it| (it.action.clone(), it.rule.business)).collect();
         let actions = (!rules.is_empty()).then_some(table);
         Self {
             entry: Entry::new(&EntryConfig { actions }, secret),
             rules,
             user_header: config.user_header.as_ref().and_then(|name| name.parse().ok()),
+            jwt,
             // Services of ours show what they have been given.
             credentials: config.edge.verified_credentials || config.trust == Trust::Inside,
             workflow_header: config.workflow_header.as_ref().and_then(|name| name.parse().ok()),
@@ -62,30 +98,51 @@ impl Ranks {
         identity::is_exempt(&self.exempt, path)
     }
 
-    fn rule<B>(&self, request: &Request<B>, peer: IpAddr) -> Option<&(Rule, String)> {
+    /// The first rule that fits a request from `peer`.
+    pub(crate) fn rule<B>(&self, request: &Request<B>, peer: IpAddr) -> Option<&Known> {
         let (method, path) = (request.method(), request.uri().path());
         // What may be read as another path is none of those that rules name.
         let path = if !self.rules.is_empty() && path::is_normal(path) { path } else { "" };
-        self.rules.iter().find(|(rule, _)| rule.fits(method, path, request.headers(), peer))
+        self.rules.iter().find(|it| it.rule.fits(method, path, request.headers(), peer))
     }
 
-    /// The workflow of a request from `peer`: by rule, else by header.
-    pub(crate) fn workflow<'a, B>(
+    /// The workflow of a request that `rule` fits: by rule, else by header.
+    pub(crate) fn workflow<'a>(
         &'a self,
-        request: &'a Request<B>,
-        peer: IpAddr,
+        rule: Option<&'a Known>,
+        headers: &'a HeaderMap,
     ) -> Option<&'a str> {
-        let told = || request.headers().get(self.workflow_header.as_ref()?)?.to_str().ok();
-        let rule = self.rule(request, peer).and_then(|(rule, _)| rule.workflow.as_deref());
+        let told = || headers.get(self.workflow_header.as_ref()?)?.to_str().ok();
+        let rule = rule.and_then(|it| it.rule.workflow.as_deref());
         rule.or_else(told).filter(|name| name.len() <= Names::LONGEST)
+    }
+
+    /// Tells the service which rule a request goes by, where rules have names; what a client says of that is dropped.
+    pub(crate) fn name_rule(&self, headers: &mut HeaderMap, label: u16) {
+        if self.rules.iter().any(|it| it.header.is_some()) {
+            headers.remove(RULE);
+            self.header_of(label).into_iter().for_each(|name| drop(headers.insert(RULE, name)));
+        }
+    }
+
+    /// The same in a refusal, for callers that may know.
+    pub(crate) fn name_rule_of_refusal(&self, headers: &mut HeaderMap, trust: Trust, label: u16) {
+        let name = self.header_of(label).filter(|_| trust == Trust::Inside);
+        name.into_iter().for_each(|name| drop(headers.insert(RULE, name)));
+    }
+
+    fn header_of(&self, label: u16) -> Option<HeaderValue> {
+        let rule = self.rules.iter().find(|it| label != 0 && it.label == label)?;
+        rule.header.clone()
     }
 
     /// Who sent a request from `client`, which came by the connection of `peer`.
     pub(crate) fn sender(&self, headers: &HeaderMap, client: &Client<'_>, peer: IpAddr) -> Sender {
-        let mark = |user: Option<&[u8]>| user.map_or(0, sender::mark);
+        let named = self.names_itself(headers, client);
+        let mark = |user: Option<&[u8]>| user.map_or(0, |user| values::user(user, named));
         let user = self.with_user(headers, client, Some(client.address), mark);
         let said = self.limit_header.as_ref().and_then(|name| headers.get(name));
-        let header = said.map_or(0, |value| sender::mark(value.as_bytes()));
+        let header = said.map_or(0, |value| values::header(value.as_bytes()));
         let known = sender::at(client.address);
         let peer = match client.certificate {
             _ if self.gateways.iter().any(|gateways| gateways.contains(peer)) => Sender::GATEWAY,
@@ -107,11 +164,22 @@ impl Ranks {
         self.with_user(headers, client, None, |user| user.is_some())
     }
 
-    /// The rank of a request from `client`.
-    pub(crate) fn rank<B>(&self, request: &Request<B>, client: &Client<'_>) -> Rank {
-        let action = self.rule(request, client.address).map_or("", |(_, name)| name);
+    /// The rank of a request from `client` that `rule` fits.
+    pub(crate) fn rank(
+        &self,
+        rule: Option<&Known>,
+        headers: &HeaderMap,
+        client: &Client<'_>,
+    ) -> Rank {
+        let action = rule.map_or("", |it| &it.action);
         let rank = |user: Option<&[u8]>| identity::rank(&self.entry, action, user);
-        self.with_user(request.headers(), client, Some(client.address), rank)
+        self.with_user(headers, client, Some(client.address), rank)
+    }
+
+    /// Whether a name says who a request is from, and not credentials or an address.
+    fn names_itself(&self, headers: &HeaderMap, client: &Client<'_>) -> bool {
+        let told = |name: &HeaderName| client.vouched && headers.contains_key(name);
+        self.user_header.as_ref().is_some_and(told) || client.certificate.is_some()
     }
 
     /// Calls `use_it` with what tells the user of a request, or else `address`, from others.
@@ -126,7 +194,13 @@ impl Ranks {
         let header = self.user_header.as_ref().filter(told);
         match client.certificate {
             Some(certificate) if header.is_none() => use_it(Some(certificate)),
-            _ => identity::with_user(headers, header, self.credentials, address, use_it),
+            _ => {
+                match self.jwt.as_ref().filter(|_| header.is_none()).and_then(|it| it.user(headers))
+                {
+                    Some(user) => use_it(Some(user.as_bytes())),
+                    None => identity::with_user(headers, header, self.credentials, address, use_it),
+                }
+            }
         }
     }
 }
@@ -142,6 +216,11 @@ pub(crate) struct Client<'a> {
 }
 
 impl<'a> Client<'a> {
+    /// Somebody at this address whose headers can be believed.
+    pub(crate) fn known(address: IpAddr) -> Self {
+        Self { address, certificate: None, vouched: true }
+    }
+
     /// Whoever has sent a request with these `headers` over a connection from `peer`.
     pub(crate) fn of(strangers: &Strangers, headers: &HeaderMap, peer: &'a Peer) -> Self {
         let vouched = strangers.trusts(peer);
@@ -160,7 +239,11 @@ mod tests {
     fn ranks(rules: &str) -> Ranks {
         let text = format!("[proxy]\nuser_header = 'x-user'\n{rules}");
         let file = crate::File::parse(&text).unwrap_or_else(|error| panic!("{error}"));
-        Ranks::new(&file.proxy, [7; 16])
+        Ranks::new(&file.proxy, [7; 16], &Names::default(), None)
+    }
+
+    fn rank_of(ranks: &Ranks, request: &Request<()>, client: &Client<'_>) -> Rank {
+        ranks.rank(ranks.rule(request, client.address), request.headers(), client)
     }
 
     /// A stranger at an address.
@@ -199,7 +282,7 @@ mod tests {
             ("HEAD", "/", 40),
             ("GET", "/", 63),
         ] {
-            let rank = ranks.rank(&request(method, path, &[]), &client(PEER));
+            let rank = rank_of(&ranks, &request(method, path, &[]), &client(PEER));
             assert_eq!(rank.business(), business, "{method} {path}");
         }
     }
@@ -228,11 +311,16 @@ mod tests {
             (&[], 50, None),
         ] {
             let request = request("GET", "/", headers);
-            assert_eq!(ranks.rank(&request, &client(PEER)).business(), business, "{headers:?}");
-            assert_eq!(ranks.workflow(&request, PEER), workflow, "{headers:?}");
+            assert_eq!(
+                rank_of(&ranks, &request, &client(PEER)).business(),
+                business,
+                "{headers:?}"
+            );
+            let told = ranks.workflow(ranks.rule(&request, PEER), request.headers());
+            assert_eq!(told, workflow, "{headers:?}");
         }
         let stranger = "10.0.0.1".parse().unwrap();
-        assert_eq!(ranks.rank(&request("GET", "/", &[]), &client(stranger)).business(), 63);
+        assert_eq!(rank_of(&ranks, &request("GET", "/", &[]), &client(stranger)).business(), 63);
         let stamped = |business| ranks.stamp(Rank::new(business, 9));
         assert_eq!(stamped(3).criticality(), Criticality::SheddablePlus);
         assert_eq!((stamped(3).user(), stamped(50)), (9, Rank::new(50, 9)));
@@ -244,7 +332,7 @@ mod tests {
         let (stranger, ann) = (client(PEER), Client { certificate: Some(b"ann"), ..client(PEER) });
         let vouched = Client { vouched: true, ..client(PEER) };
         let rank = |ranks: &Ranks, client: &Client<'_>, headers: &[(&str, &str)]| {
-            ranks.rank(&request("GET", "/", headers), client)
+            rank_of(ranks, &request("GET", "/", headers), client)
         };
         let (cookie, token) = (("cookie", "a=b; sid=ann"), ("authorization", "Bearer ann"));
         let header = ("x-user", "ann");

@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use crate::abandoned;
 use crate::body::{Beside, Entry, Held, ProxyBody};
 use crate::config::{self, Percent, Trust};
-use crate::entry::Client;
+use crate::entry::{Client, Known};
 use crate::headers::{self, Peer};
 use crate::inbound::Inbound;
 use crate::inflight::{InFlight, Listed};
@@ -83,7 +83,7 @@ pub(crate) async fn serve(worker: &Arc<Worker>, peer: &Peer, request: Request<In
     if let Some(inside) = &worker.inside {
         inside.identify(request.headers_mut(), settings.trusts_ids, settings.sample);
     }
-    let mut span = settings.traces.begin(&mut request, &asked.context);
+    let mut span = Span::begin(&settings, now, &mut request, &asked.context);
     if settings.ranks.is_exempt(request.uri().path()) {
         // Rare, and not to be carried by every request.
         match Box::pin(exempt::pass(worker, &settings, peer, &mut request, &asked, span)).await {
@@ -139,7 +139,7 @@ pub(crate) async fn ask_for(
     entry: Entry,
 ) -> Answer {
     let asked = ask(worker, settings, &request, peer, worker.gate.now());
-    let mut span = settings.traces.begin(&mut request, &asked.context);
+    let mut span = Span::of_many(settings, &mut request, &asked.context);
     span.passed();
     forward(worker, settings, peer, &mut request, &asked, entry, span).await
 }
@@ -163,19 +163,21 @@ fn ask(
         false => None,
     };
     let listens = matches!(told, Some(Ok(_)));
+    let rule = settings.ranks.rule(request, client.address);
     let mut context = match told {
         Some(Ok(context)) => context,
         told => {
             worker.counters.malformed.add(u64::from(told.is_some()));
-            let workflow = settings.ranks.workflow(request, client.address);
+            let workflow = settings.ranks.workflow(rule, headers);
             let heard = |name| worker.names.of(sender).hear(now, name);
             let workflow = workflow.map_or(Workflow::NONE, heard);
-            let rank = settings.ranks.rank(request, &client);
+            let rank = settings.ranks.rank(rule, headers, &client);
             Context { rank, workflow, ..Context::default() }
         }
     };
     context.rank = settings.ranks.stamp(context.rank);
     context.sender = sender;
+    context.label = rule.map_or(0, Known::label);
     if trusted && mentioned {
         context.attempt = context.attempt.max(wire::attempt_of(headers).unwrap_or(0));
     }
@@ -267,7 +269,7 @@ async fn enter(worker: &Worker, now: Instant, asked: &Asked) -> Result<Entry, Re
     }
     let arrived = worker.gate.arrive_at(now, context);
     sideline.compare(verdict.is_err(), arrived.is_err());
-    let slot = arrived?.await?;
+    let slot = arrived?.await.inspect_err(|_| sideline.refused_from_queue())?;
     let probe = sideline.begin(worker.gate.now(), context, false);
     Ok(Entry::Slot(slot, beside(Some(probe))))
 }
@@ -345,6 +347,7 @@ pub(crate) async fn forward(
     let passed_on = wire::write_context(&own, now, &worker.names);
     request.headers_mut().insert(wire::CONTEXT, asked.origin.add_to(passed_on));
     ask_for_less(settings, request.headers_mut(), entry.degraded());
+    settings.ranks.name_rule(request.headers_mut(), context.label);
     let headers = request.headers();
     let list = |inside: &Arc<InFlight>| inside.list(headers, context, entry.request());
     let listed = worker.inside.as_ref().map_or_else(Listed::default, list);
@@ -601,6 +604,7 @@ pub(crate) fn refuse(
         let said = Said { rejection: Some(*rejection), ..Said::default() };
         tell(worker, &mut answer, context, &said);
     }
+    settings.ranks.name_rule_of_refusal(answer.headers_mut(), settings.trust, context.label);
     answer
 }
 
@@ -633,6 +637,6 @@ mod tests {
         }
         type Call<'a> = (&'a Arc<Worker>, &'a Peer, Request<Inbound>);
         let bytes = size(|(worker, peer, request): Call<'_>| serve(worker, peer, request));
-        assert!(bytes <= 2600, "{bytes} bytes");
+        assert!(bytes <= 2700, "{bytes} bytes");
     }
 }

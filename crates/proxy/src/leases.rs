@@ -6,10 +6,11 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tidegate_control::Holders;
 use tidegate_control::link::Health;
+use tidegate_control::{Holders, key_name};
 use tidegate_core::context::Workflow;
 use tidegate_core::limit::{Complaint, Leased, Limits, Standing};
+use tidegate_core::share::Rate;
 use tidegate_core::{Gate, Instant};
 use tidegate_driver::{SharedGate, random_seed};
 use tidegate_http::wire::Names;
@@ -62,6 +63,8 @@ pub(crate) struct Lease {
     /// Tokens in one of its unit.
     tokens: f64,
     complaint: Option<Complaint>,
+    /// Requests beyond it that passed, as it is not enforced for them.
+    beyond: u64,
 }
 
 /// Keys that `/state` tells of.
@@ -74,12 +77,15 @@ impl Lease {
         let leased = leased.filter_map(|limit| limit.leased());
         leased
             .map(|leased| {
-                let name = |key| names.name(key).unwrap_or_default();
+                let each = leased.config().each;
+                let workflow = |workflow| names.name(workflow).unwrap_or_default();
+                let name = |key| key_name(workflow, each, key).unwrap_or_default();
                 Self {
                     agreement: leased.config().agreement.clone(),
                     keys: leased.standings(now).map(|(key, at)| (name(key), at)).collect(),
                     tokens: leased.config().unit.tokens(),
                     complaint: leased.complaint(),
+                    beyond: leased.beyond(),
                 }
             })
             .collect()
@@ -87,6 +93,11 @@ impl Lease {
 
     fn sum(&self, of: impl Fn(&Standing) -> f64) -> f64 {
         self.keys.iter().map(|(_, standing)| of(standing)).sum::<f64>() / self.tokens
+    }
+
+    /// Requests beyond it that passed, as it is not enforced for them.
+    pub(crate) fn beyond(&self) -> f64 {
+        self.beyond as f64
     }
 
     /// What it may use now, per second.
@@ -109,14 +120,15 @@ impl Lease {
         self.keys.iter().all(|(_, standing)| standing.connected)
     }
 
-    /// Most that all processes together let pass above the agreement, per second: of the requests without
-    /// a key, which everybody has. Without a bound until it has been heard.
+    /// Most that all processes together let pass above the agreement, per second: of the key of which it is
+    /// most. Without a bound until one has been heard of.
     pub(crate) fn over(&self) -> f64 {
-        let Some((_, standing)) = self.keys.first() else { return f64::INFINITY };
-        let (whole, bound) = (standing.whole.rate.as_f64(), standing.bound.rate.as_f64());
-        let heard =
-            standing.whole.burst > 0 && standing.bound.rate < tidegate_core::share::Rate::MAX;
-        if heard { (bound - whole) / self.tokens } else { f64::INFINITY }
+        let heard = self.keys.iter().map(|(_, at)| at).filter(|at| at.whole.burst > 0);
+        let over = heard.map(|at| match at.bound.rate {
+            Rate::MAX => f64::INFINITY,
+            bound => (bound.as_f64() - at.whole.rate.as_f64()) / self.tokens,
+        });
+        over.reduce(f64::max).unwrap_or(f64::INFINITY)
     }
 
     pub(crate) fn json(&self) -> Value {
@@ -141,6 +153,7 @@ impl Lease {
             "safe_rate": self.safe(),
             "asked_rate": self.asked(),
             "over_admission_bound": finite(self.over()),
+            "beyond": self.beyond,
             "problem": self.complaint.map(|complaint| match complaint {
                 Complaint::Unknown => "the daemon knows no such agreement",
                 Complaint::Full => "the agreement has as many keys as it may",

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_core::event::Event;
 use tidegate_core::{Criticality, Outcome, Rank, Reason, Span};
+use tidegate_http::wire::Names;
 
 use crate::ahead::Readers;
 use crate::places::{Places, Turns};
@@ -18,7 +19,9 @@ pub(crate) const REASONS: usize = Reason::ALL.len();
 /// Everything the gate's events add up to.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Metrics {
-    /// Requests let into the queue, by band.
+    /// Requests that came, each once, by band.
+    pub(crate) arrived: [u64; BANDS],
+    /// Requests let into the queue, by band: what was refused from there is among them.
     pub(crate) admitted: [u64; BANDS],
     /// Requests turned away, at arrival or later, by band and reason.
     pub(crate) refused: [[u64; REASONS]; BANDS],
@@ -42,8 +45,12 @@ impl Metrics {
     /// Counts one event; `enforced` is false for a refusal that was not.
     pub(crate) fn count(&mut self, event: &Event, enforced: bool) {
         match event {
-            Event::Admit { rank, .. } => self.admitted[band(*rank)] += 1,
-            Event::Refuse { rank, rejection, .. } => {
+            Event::Admit { rank, .. } => {
+                self.arrived[band(*rank)] += 1;
+                self.admitted[band(*rank)] += 1;
+            }
+            Event::Refuse { rank, rejection, admitted, .. } => {
+                self.arrived[band(*rank)] += u64::from(!admitted);
                 let table = if enforced { &mut self.refused } else { &mut self.would_refuse };
                 table[band(*rank)][rejection.reason as usize] += 1;
             }
@@ -71,15 +78,32 @@ impl Metrics {
         self.finished.iter().map(|by_outcome| by_outcome[0]).sum()
     }
 
-    /// Refusals that were enforced.
+    /// Refusals because there was too much to do, that were enforced.
     pub(crate) fn enforced(&self) -> u64 {
-        self.refused.iter().flatten().sum()
+        self.refused.iter().map(overload).sum()
     }
 
-    /// Refusals by band, enforced or not.
+    /// Refusals because there was too much to do, by band, enforced or not.
     pub(crate) fn refusals(&self) -> [u64; BANDS] {
-        std::array::from_fn(|band| self.refused[band].iter().chain(&self.would_refuse[band]).sum())
+        std::array::from_fn(|at| overload(&self.refused[at]) + overload(&self.would_refuse[at]))
     }
+
+    /// How often each reason was given because there was too much to do, enforced or not.
+    pub(crate) fn reasons(&self) -> [u64; REASONS] {
+        let both = |at: usize| {
+            [&self.refused, &self.would_refuse]
+                .map(|table| table.iter().map(|band| band[at]).sum::<u64>())
+        };
+        std::array::from_fn(
+            |at| if Reason::ALL[at].is_overload() { both(at).iter().sum() } else { 0 },
+        )
+    }
+}
+
+/// Of the refusals of a band, those because there was too much to do: that an agreement is used up says nothing of the service.
+fn overload(counts: &[u64; REASONS]) -> u64 {
+    let counts = Reason::ALL.iter().zip(counts);
+    counts.filter(|(reason, _)| reason.is_overload()).map(|(_, count)| count).sum()
 }
 
 fn band(rank: Rank) -> usize {
@@ -186,6 +210,8 @@ pub(crate) struct Counters {
     pub(crate) reentry: Arc<Reentry>,
     /// Answers that are read ahead of their clients.
     pub(crate) readers: Arc<Readers>,
+    /// What rules are called, as labels of events.
+    pub(crate) rules: Names,
     jitters: Counter,
 }
 
@@ -260,7 +286,14 @@ mod tests {
     fn what_is_not_enforced_is_counted_apart() {
         let mut metrics = Metrics::default();
         let rejection = Rejection::new(Reason::Rank, 1.0, 0.0, Advice::Never);
-        let event = Event::Refuse { rank: Rank::new(40, 0), workflow: Workflow::NONE, rejection };
+        let of = |rejection, admitted| Event::Refuse {
+            rank: Rank::new(40, 0),
+            workflow: Workflow::NONE,
+            label: 0,
+            admitted,
+            rejection,
+        };
+        let event = of(rejection, false);
         metrics.count(&event, false);
         metrics.count(&event, true);
         metrics.count(&event, true);
@@ -268,6 +301,25 @@ mod tests {
         assert_eq!(metrics.would_refuse[place.0][place.1], 1);
         assert_eq!(metrics.refused[place.0][place.1], 2);
         assert_eq!(metrics.refusals(), [0, 0, 3, 0]);
+        // An agreement that is used up is no overload.
+        let used_up = Rejection { reason: Reason::Window, ..rejection };
+        metrics.count(&of(used_up, false), true);
+        assert_eq!((metrics.refusals(), metrics.enforced()), ([0, 0, 3, 0], 2));
+        assert_eq!(metrics.reasons()[Reason::Rank as usize], 3);
+        assert_eq!(metrics.reasons().iter().sum::<u64>(), 3);
+        assert_eq!(metrics.arrived, [0, 0, 4, 0]);
+    }
+
+    #[test]
+    fn what_is_refused_from_the_queue_has_come_once() {
+        let mut metrics = Metrics::default();
+        let (rank, workflow, label) = (Rank::new(40, 0), Workflow::NONE, 0);
+        let rejection = Rejection::new(Reason::Delay, 1.0, 0.0, Advice::Never);
+        metrics.count(&Event::Admit { rank, workflow, label }, true);
+        metrics.count(&Event::Refuse { rank, workflow, label, admitted: true, rejection }, true);
+        metrics.count(&Event::Refuse { rank, workflow, label, admitted: false, rejection }, true);
+        assert_eq!((metrics.arrived, metrics.admitted), ([0, 0, 2, 0], [0, 0, 1, 0]));
+        assert_eq!(metrics.refusals(), [0, 0, 2, 0]);
     }
 
     /// Reasons are told apart by their number.

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use tidegate_control::link::Health;
+use tidegate_core::event::Event;
 use tidegate_core::gate::GateConfig;
 use tidegate_core::limit::{LeasedConfig, LimitConfig};
-use tidegate_core::{Instant, Span};
+use tidegate_core::{Instant, Rank, Span, Workflow};
 use tidegate_http::wire::Names;
 
 use crate::config::Percent;
@@ -63,20 +64,24 @@ pub fn table() -> String {
 
 /// A page on which everything has happened once.
 fn page() -> String {
-    let mut metrics = Metrics::default();
+    let (mut metrics, counters) = (Metrics::default(), Counters::default());
     metrics.refused[0][0] = 1;
     metrics.would_refuse[0][0] = 1;
-    let counters = Counters::default();
+    let mut detail = Detail::default();
+    let (rank, workflow) = (Rank::UNRANKED, Workflow::NONE);
+    let label = counters.rules.number("checkout").0;
+    detail.count(&Event::Admit { rank, workflow, label });
     let leased = LeasedConfig { agreement: "api".to_owned(), ..LeasedConfig::default() };
     let limits = vec![LimitConfig::Leased(leased)];
     let config = GateConfig { limits, ..crate::config::gate_defaults() };
     let gate = tidegate_core::Gate::new(&config, Instant::ZERO, 0).expect("it is valid");
     let snapshot = Snapshot {
         metrics,
-        detail: Detail::default(),
+        detail,
         names: &Names::default(),
         latencies: BTreeMap::new(),
         certificate_until: Some(0),
+        lines_lost: 0,
         peers: vec![Peers::default().get(&"http://127.0.0.1:1".parse().expect("an address"))],
         inside: 0,
         egress: vec![Report::of_nothing("inventory")],

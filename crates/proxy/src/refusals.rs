@@ -24,6 +24,7 @@ struct Refused {
     at: Instant,
     rank: Rank,
     workflow: Workflow,
+    label: u16,
     rejection: Rejection,
     enforced: bool,
 }
@@ -31,16 +32,22 @@ struct Refused {
 impl Refusals {
     /// Keeps the event if it is a refusal.
     pub(crate) fn note(&mut self, at: Instant, event: &Event, enforced: bool) {
-        let Event::Refuse { rank, workflow, rejection } = *event else { return };
+        let Event::Refuse { rank, workflow, label, rejection, .. } = *event else { return };
         if self.list.len() == KEPT {
             self.list.pop_front();
         }
-        self.list.push_back(Refused { at, rank, workflow, rejection, enforced });
+        self.list.push_back(Refused { at, rank, workflow, label, rejection, enforced });
         self.total += 1;
     }
 
     /// The newest `most`, newest first. `unix_ms` is the wall clock at `now`.
-    pub(crate) fn report(&self, most: usize, now: Instant, unix_ms: u64, names: &Names) -> Value {
+    pub(crate) fn report(
+        &self,
+        most: usize,
+        now: Instant,
+        unix_ms: u64,
+        (names, titles): (&Names, &Names),
+    ) -> Value {
         let newest = self.list.iter().rev().take(most);
         let list: Vec<Value> = newest
             .map(|refused| {
@@ -51,6 +58,7 @@ impl Refusals {
                 entry["rank"] = json!([refused.rank.business(), refused.rank.user()]);
                 entry["band"] = refused.rank.criticality().name().into();
                 entry["workflow"] = names.name(refused.workflow).into();
+                entry["rule"] = titles.name(Workflow(refused.label)).into();
                 entry["enforced"] = refused.enforced.into();
                 entry
             })
@@ -69,16 +77,17 @@ mod tests {
     fn the_newest_are_kept_and_told_first() {
         let mut refusals = Refusals::default();
         let names = Names::default();
-        let workflow = names.number("checkout");
+        let (workflow, titles) = (names.number("checkout"), Names::default());
+        let label = titles.number("pay").0;
         let rejection = Rejection::new(Reason::Rank, 3.0, 2.0, Advice::Never);
         for n in 0..KEPT as u64 + 10 {
             let rank = Rank::new(40, n as u16);
-            let event = Event::Refuse { rank, workflow, rejection };
+            let event = Event::Refuse { rank, workflow, label, admitted: false, rejection };
             refusals.note(Instant::ZERO + Span::from_millis(n), &event, n % 2 == 0);
         }
         refusals.note(Instant::ZERO, &Event::Slots { slots: 1 }, true);
         let now = Instant::ZERO + Span::from_millis(KEPT as u64 + 9);
-        let report = refusals.report(2, now, 5_000, &names);
+        let report = refusals.report(2, now, 5_000, (&names, &titles));
         assert_eq!((&report["total"], &report["kept"]), (&json!(KEPT + 10), &json!(KEPT)));
         let list = report["refusals"].as_array().expect("a list");
         assert_eq!(list.len(), 2);
@@ -86,6 +95,7 @@ mod tests {
         assert_eq!(last["unix_ms"], 4_999);
         assert_eq!((&last["ago_ms"], &last["enforced"]), (&json!(1), &json!(true)));
         assert_eq!(last["rank"], json!([40, KEPT + 8]));
+        assert_eq!(last["rule"], "pay");
         assert_eq!((&last["workflow"], &last["reason"]), (&json!("checkout"), &json!("rank")));
         assert_eq!((&last["measured"], &last["limit"]), (&json!(3.0), &json!(2.0)));
     }

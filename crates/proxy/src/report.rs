@@ -19,6 +19,7 @@ use crate::leases::{self, Lease};
 use crate::machine::Sample;
 use crate::metrics::{Counters, Histogram, Metrics, OUTCOMES, REASONS};
 use crate::outlets::Report;
+use crate::process;
 
 /// One moment of a sidecar.
 #[derive(Debug)]
@@ -48,6 +49,8 @@ pub(crate) struct Snapshot<'a> {
     /// When the certificate for clients is no longer good, in seconds since 1970; none without one.
     pub(crate) certificate_until: Option<i64>,
     pub(crate) sample: Sample,
+    /// Lines of the access log, and of the record, that could not be written.
+    pub(crate) lines_lost: u64,
     pub(crate) now: Instant,
 }
 
@@ -116,7 +119,13 @@ impl Snapshot<'_> {
     pub(crate) fn prometheus(&self) -> String {
         let Self { metrics, counters, level, .. } = self;
         let mut page = Page::default();
-        page.head("tidegate_admitted_total", "counter", "Requests let into the queue.");
+        let help = "Requests that came, each counted once.";
+        page.head("tidegate_arrived_total", "counter", help);
+        for band in Criticality::ALL {
+            page.line(&[("band", band.name())], metrics.arrived[band.index()]);
+        }
+        let help = "Requests let into the queue, those among them that were refused from there.";
+        page.head("tidegate_admitted_total", "counter", help);
         for band in Criticality::ALL {
             page.line(&[("band", band.name())], metrics.admitted[band.index()]);
         }
@@ -130,6 +139,7 @@ impl Snapshot<'_> {
                 page.line(&[("band", band.name()), ("outcome", name)], count);
             }
         }
+        self.rules(&mut page);
         let help = "From arrival to the last byte, of requests served.";
         page.histogram("tidegate_request_seconds", help, &metrics.latency);
         let help = "From arrival to the slot, of requests that got one.";
@@ -169,6 +179,12 @@ impl Snapshot<'_> {
         for (signal, value) in &self.sample.signals {
             page.line(&[("signal", signal)], value);
         }
+        page.head("tidegate_build_info", "gauge", "1; which version runs.");
+        page.line(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+        for (name, kind, help, value) in process::numbers() {
+            page.head(name, kind, help);
+            page.line(&[], value);
+        }
         let help = "Seconds since the process began to serve.";
         page.gauge("tidegate_uptime_seconds", help, self.uptime.as_secs_f64());
         let help = "Client connections open.";
@@ -191,6 +207,9 @@ impl Snapshot<'_> {
             page.head(&format!("tidegate_{name}_total"), "counter", help);
             page.line(&[], count);
         }
+        let help = "Lines of the access log or the record that were not written.";
+        page.head("tidegate_log_lines_lost_total", "counter", help);
+        page.line(&[], self.lines_lost);
         let help = "1 if requests are sent to the upstream, 0 while it is out.";
         page.head("tidegate_upstream_in", "gauge", help);
         for peer in &self.peers {
@@ -212,6 +231,21 @@ impl Snapshot<'_> {
             self.leased(&mut page);
         }
         page.text
+    }
+
+    /// What became of requests by rule; nothing where there are none.
+    fn rules(&self, page: &mut Page) {
+        let rules = self.detail.rules(&self.counters.rules);
+        if rules.is_empty() {
+            return;
+        }
+        let help = "Requests by the rule that gave them their rank, and what became of them; arrived is all of them.";
+        page.head("tidegate_rule_requests_total", "counter", help);
+        for rule in &rules {
+            for (what, count) in rule.counts {
+                page.line(&[("rule", &rule.title), ("what", what)], count);
+            }
+        }
     }
 
     /// What the guarded service sends out; nothing where that is its own business.
@@ -270,6 +304,11 @@ impl Snapshot<'_> {
         let help = "Most that may pass above the agreement, all processes together, per second; \
                     inf is no bound, or none that was heard.";
         each("tidegate_over_admission_bound", help, Lease::over);
+        let help = "Requests beyond it that passed, as it is not enforced for them.";
+        page.head("tidegate_lease_beyond_total", "counter", help);
+        for lease in &self.leases {
+            page.line(&[("agreement", &lease.agreement)], lease.beyond());
+        }
         page.head("tidegate_control_messages_total", "counter", "Messages to the daemon.");
         page.line(&[("outcome", "answered")], self.link.answered);
         page.line(&[("outcome", "failed")], self.link.failed);
@@ -308,6 +347,7 @@ impl Snapshot<'_> {
             "observe": self.enforce == Percent::NONE,
             "enforce_percent": self.enforce.get(),
             "draining": self.draining,
+            "arrived": by_band(&|band| metrics.arrived[band].into()),
             "admitted": by_band(&|band| metrics.admitted[band].into()),
             "refused": by_band(&|band| reasons(&metrics.refused[band])),
             "would_refuse": by_band(&|band| reasons(&metrics.would_refuse[band])),
@@ -331,6 +371,7 @@ impl Snapshot<'_> {
             state[name] = count.into();
         }
         state["certificate_expires_unix"] = self.certificate_until.into();
+        state["log_lines_lost"] = self.lines_lost.into();
         state["policy"] = level.policy.into();
         state["cursor"] = cursor(level.cursor).into();
         let last = level.cursor.and_then(Cursor::last);
@@ -356,7 +397,7 @@ impl Snapshot<'_> {
             state["leases"] = self.leases.iter().map(Lease::json).collect();
             state["control"] = leases::health(&self.link);
         }
-        self.detail.tell(&mut state, self.names);
+        self.detail.tell(&mut state, self.names, &counters.rules);
         state
     }
 
@@ -479,7 +520,6 @@ impl Page {
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    /// Labels here are words of ours, which need no escapes.
     fn line(&mut self, labels: &[(&str, &str)], value: impl std::fmt::Display) {
         self.sample("", labels, value);
     }
@@ -488,6 +528,7 @@ impl Page {
         self.text.push_str(&self.name);
         self.text.push_str(suffix);
         for (n, (label, word)) in labels.iter().enumerate() {
+            let word = word.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
             let _ = write!(self.text, "{}{label}=\"{word}\"", if n == 0 { '{' } else { ',' });
         }
         let end = if labels.is_empty() { "" } else { "}" };

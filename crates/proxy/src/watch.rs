@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tidegate_core::{Criticality, Instant, Span};
+use tidegate_core::{Criticality, Instant, Reason, Span};
 use tidegate_driver::SharedGate;
 
 use crate::dashboard::detail::Detail;
-use crate::metrics::{BANDS, Metrics};
+use crate::metrics::{BANDS, Metrics, REASONS};
 use crate::refusals::Refusals;
 use crate::sideline::{Sideline, Told};
 
@@ -88,6 +88,8 @@ impl Watch {
 struct Overload {
     /// Numbers at the last look.
     refused: [u64; BANDS],
+    /// By reason.
+    reasons: [u64; REASONS],
     /// How many of them were enforced.
     enforced: u64,
     now: Option<Episode>,
@@ -108,6 +110,7 @@ impl Overload {
     fn look(&mut self, now: Instant, metrics: &Metrics) -> Option<Line> {
         let line = self.compare(now, metrics);
         self.enforced = metrics.enforced();
+        self.reasons = metrics.reasons();
         line
     }
 
@@ -118,7 +121,11 @@ impl Overload {
             None if refused != before => {
                 let served = metrics.served();
                 self.now = Some(Episode { began: now, last: now, served, refused: before });
-                Some(Line::Begins { enforced: metrics.enforced() > self.enforced })
+                let reasons = metrics.reasons();
+                let given = |at: &usize| reasons[*at] - self.reasons[*at];
+                let most =
+                    (0..REASONS).max_by_key(given).map_or(Reason::Delay, |at| Reason::ALL[at]);
+                Some(Line::Begins { enforced: metrics.enforced() > self.enforced, why: most })
             }
             Some(episode) if refused != before => {
                 episode.last = now;
@@ -145,6 +152,8 @@ pub(crate) enum Line {
     Begins {
         /// Whether really: otherwise it was served all the same.
         enforced: bool,
+        /// Mostly why.
+        why: Reason,
     },
     /// Nothing has been refused for a while.
     Ends {
@@ -160,11 +169,14 @@ pub(crate) enum Line {
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Begins { enforced: true } => {
-                f.write_str("overload begins: the least important are refused")
-            }
-            Self::Begins { enforced: false } => {
-                f.write_str("overload begins: the least important would be refused")
+            Self::Begins { enforced, why } => {
+                let refused = if *enforced { "are refused" } else { "would be refused" };
+                write!(
+                    f,
+                    "overload begins: requests {refused} ({}: {})",
+                    why.token(),
+                    why.describe()
+                )
             }
             Self::Ends { lasted, served, refused } => {
                 write!(f, "overload has ended after {:.1} s: ", lasted.as_secs_f64())?;
@@ -193,8 +205,9 @@ mod tests {
             metrics.finished[1][0] += served;
             overload.look(Instant::ZERO + Span::from_millis(100 * tenths), &metrics)
         };
+        let begins = Some(Line::Begins { enforced: true, why: Reason::Delay });
         assert_eq!(look(0, 0, 5), None);
-        assert_eq!(look(1, 7, 5), Some(Line::Begins { enforced: true }));
+        assert_eq!(look(1, 7, 5), begins);
         assert_eq!(look(2, 7, 5), None);
         assert_eq!(look(3, 0, 5), None);
         assert_eq!(look(21, 1, 5), None);
@@ -205,6 +218,6 @@ mod tests {
         let text = "overload has ended after 2.0 s: 15 served, 15 refused, 15 sheddable";
         assert_eq!(ends.to_string(), text);
         assert_eq!(look(60, 0, 0), None);
-        assert_eq!(look(61, 1, 0), Some(Line::Begins { enforced: true }));
+        assert_eq!(look(61, 1, 0), begins);
     }
 }

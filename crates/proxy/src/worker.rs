@@ -26,6 +26,8 @@ use crate::exempt::Exempt;
 use crate::files;
 use crate::health::Peers;
 use crate::inflight::InFlight;
+use crate::journal::Journals;
+use crate::jwt::Jwt;
 use crate::metrics::Counters;
 use crate::outlets::Outward;
 use crate::places::Bounds;
@@ -95,6 +97,7 @@ pub(crate) struct Settings {
     /// The throttle before them; none if everything is sent.
     pub(crate) outbound: Option<SharedCaller>,
     pub(crate) traces: Traces,
+    pub(crate) journals: Journals,
     /// Whether ids of clients are kept, where calls are told apart by them.
     pub(crate) trusts_ids: bool,
     /// Share of the traces that begin here which are collected.
@@ -121,20 +124,21 @@ pub(crate) struct Settings {
 impl Settings {
     fn new(
         config: &ProxyConfig,
-        Links { tls, outbound, traces }: &Links,
+        Links { tls, jwt, outbound, traces, journals }: &Links,
         before: &[Arc<Upstream>],
-        peers: &Peers,
+        (peers, titles): (&Peers, &Names),
         (threads, secret, seed): (usize, [u8; 16], u64),
         now: Instant,
     ) -> Self {
         let ProxyConfig { trust, header_timeout, body_timeout, .. } = *config;
         Self {
             trust,
-            ranks: Ranks::new(config, secret),
+            ranks: Ranks::new(config, secret, titles, jwt.clone()),
             costs: Costs::new(config),
             upstreams: Upstreams::new(config, tls.client.clone(), before, peers, (now, seed)),
             outbound: outbound.clone(),
             traces: traces.clone(),
+            journals: journals.clone(),
             trusts_ids: trust == Trust::Inside || config.trust_traces,
             sample: config.traces.sample,
             tls: tls.server.clone(),
@@ -157,8 +161,11 @@ impl Settings {
 #[derive(Clone, Debug)]
 pub(crate) struct Links {
     pub(crate) tls: Tls,
+    /// Who verifies tokens, if somebody does.
+    pub(crate) jwt: Option<Arc<Jwt>>,
     pub(crate) outbound: Option<SharedCaller>,
     pub(crate) traces: Traces,
+    pub(crate) journals: Journals,
 }
 
 /// What a worker is made of.
@@ -189,7 +196,8 @@ impl Worker {
             tools;
         let Tools { inside, way_out, threads, secret, seed, .. } = tools;
         let now = gate.now();
-        let settings = Settings::new(config, links, &[], &peers, (threads, secret, seed), now);
+        let shown = (&peers, &counters.rules);
+        let settings = Settings::new(config, links, &[], shown, (threads, secret, seed), now);
         Self {
             gate,
             sideline,
@@ -222,7 +230,8 @@ impl Worker {
     pub(crate) fn reconfigure(&self, config: &ProxyConfig, links: &Links) {
         let (before, now) = (self.settings(), self.gate.now());
         let own = (self.threads, self.secret, self.seed ^ now.as_nanos());
-        let settings = Settings::new(config, links, before.upstreams.list(), &self.peers, own, now);
+        let (list, shown) = (before.upstreams.list(), (&self.peers, &self.counters.rules));
+        let settings = Settings::new(config, links, list, shown, own, now);
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 

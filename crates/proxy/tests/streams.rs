@@ -17,8 +17,7 @@ use tokio::net::TcpStream;
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 
 /// Nothing is refused however slow the machine that runs this is.
-const OPEN: &str =
-    "[proxy]\nthreads = 1\n[gate.admission]\npolicy = 'open'\n[gate.slots]\nslots = 'fixed'\n";
+const OPEN: &str = "[proxy]\nthreads = 1\nwhen_left = 'goes-on'\n[gate.admission]\npolicy = 'open'\n[gate.slots]\nslots = 'fixed'\n";
 /// More than any window or buffer on the way.
 const LARGE: usize = 8 << 20;
 

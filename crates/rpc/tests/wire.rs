@@ -47,7 +47,7 @@ prop_compose! {
         let workflow = Names::process().number(if named { "checkout" } else { "" });
         let caller = CallerId(caller);
         let sender = Sender::UNKNOWN;
-        Context { rank, lot, workflow, deadline, attempt, caller, demand, sheds, progress, sender }
+        Context { rank, lot, workflow, deadline, attempt, caller, demand, sheds, progress, sender, label: 0 }
     }
 }
 

@@ -38,7 +38,7 @@ pub(crate) fn capacity(plain: &Plain) -> f64 {
     f64::from(plain.workers) / plain.service.mean.as_secs_f64()
 }
 
-/// All rows, for whoever starts the processes.
+/// All rows of one service, for whoever starts the processes; several in a row are `peers tiers`.
 pub(crate) fn list() -> Value {
     let row = |row: &Row| {
         let Plain { workers, service, slo, load, before, .. } = &row.plain;
@@ -51,7 +51,7 @@ pub(crate) fn list() -> Value {
             "learned": row.learned,
         })
     };
-    rows().iter().map(row).collect()
+    rows().iter().filter(|row| row.plain.around.is_none()).map(row).collect()
 }
 
 /// What the simulator says of a row: what is possible, and what the sidecar's defaults have.

@@ -1,5 +1,5 @@
 //! Three plain services in a row, each behind a sidecar with nothing configured but the objective and whom it calls: what the entry answers
-//! in time, of what the one in the middle can do.
+//! in time, of what the one in the middle can do. The objective of the first is that of the whole, that of the others half of it.
 //!
 //! A service has one worker with exponential times and a queue of its own; the one in the middle takes 5 ms, the others 4. They speak
 //! HTTP or gRPC in Rust, or HTTP in Python and in Node, and copy what says for whom a call is made.
@@ -117,7 +117,7 @@ fn measure(lab: &Lab, kind: Kind, load: f64, guarded: bool) -> Result<Value> {
     let mut services = Vec::new();
     let mut entry = None;
     // From the last to the first: whom a service calls is there before it.
-    for mean in MEANS.into_iter().rev() {
+    for (place, mean) in MEANS.into_iter().enumerate().rev() {
         let way_out = match entry {
             Some(callee) if guarded => Some((free_address()?, callee)),
             _ => None,
@@ -128,7 +128,8 @@ fn measure(lab: &Lab, kind: Kind, load: f64, guarded: bool) -> Result<Value> {
         services.push(at);
         entry = Some(at);
         if guarded {
-            let (sidecar, listen) = sidecar(lab, kind, at, way_out)?;
+            let objective_ms = if place == 0 { SLO_MS } else { SLO_MS / 2 };
+            let (sidecar, listen) = sidecar(lab, kind, at, way_out, objective_ms)?;
             processes.push(sidecar);
             entry = Some(listen);
         }
@@ -148,6 +149,7 @@ fn sidecar(
     kind: Kind,
     service: SocketAddr,
     way_out: Option<(SocketAddr, SocketAddr)>,
+    objective_ms: u32,
 ) -> Result<(Process, SocketAddr)> {
     let (at, admin) = (free_address()?, free_address()?);
     let scheme = if kind == Kind::Grpc { "h2c" } else { "http" };
@@ -160,8 +162,7 @@ fn sidecar(
     let text = format!(
         "[proxy]\nthreads = 1\nlisten = \"{at}\"\nadmin = \"{admin}\"\ntrust = \"inside\"\n\
          upstreams = [\"{scheme}://{service}\"]\n{egress}\
-         [gate.admission]\npolicy = \"tide\"\nobjective = \"{}ms\"\n",
-        SLO_MS / 2
+         [gate.admission]\npolicy = \"tide\"\nobjective = \"{objective_ms}ms\"\n"
     );
     let file = lab.file(&format!("tidegate-{}.toml", at.port()), &text)?;
     let mut command = lab.own("tidegate", PROXY);

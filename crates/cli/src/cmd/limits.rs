@@ -62,6 +62,9 @@ struct Set {
     /// Tokens at once.
     #[arg(long, requires = "agreement", allow_negative_numbers = true)]
     burst: Option<f64>,
+    /// How many of a hundred users are held to it: 0 is a shadow, which counts and refuses nothing.
+    #[arg(long, requires = "agreement")]
+    percent: Option<u8>,
     /// TOML with `[[agreements]]`; `-` reads stdin. What it leaves out is gone.
     #[arg(long, value_name = "FILE", conflicts_with = "agreement")]
     file: Option<PathBuf>,
@@ -166,6 +169,9 @@ impl Set {
                 agreement[field] = json!(value);
             }
         }
+        if let Some(percent) = self.percent {
+            agreement["percent"] = json!(percent);
+        }
         let path = format!("/v1/agreements?version={version}");
         let answer = admin.change("PUT", &path, &json!({ "agreements": list }).to_string())?;
         told(&answer, self.daemon.format)
@@ -210,6 +216,7 @@ impl Explain {
             agreement["nodes"],
             word(&agreement["on_loss"]),
         );
+        text += &explain_mode(agreement);
         if list(&agreement["keys"]).is_empty() {
             text += "nobody uses it\n";
         }
@@ -218,6 +225,20 @@ impl Explain {
         }
         print(text)
     }
+}
+
+/// What is not as usual.
+fn explain_mode(agreement: &Value) -> String {
+    let mut text = String::new();
+    match agreement["percent"].as_u64() {
+        Some(100) | None => {}
+        Some(0) => text += "in shadow: everything passes and is counted\n",
+        Some(percent) => text += &format!("for {percent} % of the users; the others' is counted\n"),
+    }
+    if agreement["enforce"] == "overload" {
+        text += "only while the gate that decides is overloaded\n";
+    }
+    text
 }
 
 fn explain_key(key: &Value) -> String {
@@ -231,7 +252,9 @@ fn explain_key(key: &Value) -> String {
             key["bound"]["burst"],
             number(&key["bound"]["rate"])
         ),
-        _ => "no bound while a node hears nothing".to_owned(),
+        _ => {
+            "no bound: not enforced for all, always, or nodes are open that hear nothing".to_owned()
+        }
     };
     let mut text = format!("{name}: {bound}\n");
     let quiet = number(&key["quiet_seconds"]);

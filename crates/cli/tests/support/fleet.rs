@@ -12,6 +12,8 @@ use serde_json::Value;
 
 /// What nodes show.
 pub(crate) const TOKEN: &str = "a-token-that-all-nodes-show";
+/// What sidecars of a fleet have besides, in its folder.
+const LIMITS: &str = "limits.toml";
 /// A bound on tests that hang, not a measurement.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -35,7 +37,13 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     pub(crate) fn start(name: &str, count: usize) -> Self {
-        let (mut fleet, _) = Self::prepare(name, "127.0.0.1", free(), free());
+        Self::start_with(name, count, "", "")
+    }
+
+    /// With more agreements, and more limits of every sidecar.
+    pub(crate) fn start_with(name: &str, count: usize, agreements: &str, limits: &str) -> Self {
+        let (mut fleet, _) = Self::prepare(name, "127.0.0.1", (free(), free()), agreements);
+        fs::write(fleet.folder.join(LIMITS), limits).expect("writable");
         let sidecars = (0..count)
             .map(|n| Sidecar::start(&fleet.folder, &fleet.daemon.listen, &fleet.service, n));
         fleet.sidecars = sidecars.collect();
@@ -47,7 +55,7 @@ impl Fleet {
     pub(crate) fn start_apart(name: &str, count: usize) -> (Self, Networks) {
         let networks = Networks::new(count);
         let (mut fleet, port) =
-            Self::prepare(name, "0.0.0.0", "0.0.0.0:9911".to_owned(), "127.0.0.1:9912".to_owned());
+            Self::prepare(name, "0.0.0.0", ("0.0.0.0:9911".into(), "127.0.0.1:9912".into()), "");
         let sidecars = networks.names.iter().enumerate().map(|(n, namespace)| {
             let (host, control) = (format!("10.71.{n}.2"), format!("10.72.{n}.1:9911"));
             let service = format!("http://10.71.{n}.1:{port}");
@@ -59,15 +67,25 @@ impl Fleet {
         (fleet, networks)
     }
 
+    /// Where a fleet of that name has its files.
+    pub(crate) fn folder(name: &str) -> PathBuf {
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+        folder.join(format!("fleet-{name}-{}", std::process::id()))
+    }
+
     fn connect(&self) {
         for sidecar in &self.sidecars {
             wait("a sidecar is connected", || sidecar.connected());
         }
     }
 
-    fn prepare(name: &str, host: &str, listen: String, admin: String) -> (Self, u16) {
-        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-        let folder = folder.join(format!("fleet-{name}-{}", std::process::id()));
+    fn prepare(
+        name: &str,
+        host: &str,
+        (listen, admin): (String, String),
+        agreements: &str,
+    ) -> (Self, u16) {
+        let folder = Self::folder(name);
         fs::create_dir_all(&folder).expect("a folder of its own");
         fs::write(folder.join("node.token"), TOKEN).expect("writable");
         fs::write(folder.join("admin.token"), "a-token-for-operators").expect("writable");
@@ -75,7 +93,8 @@ impl Fleet {
         let text = format!(
             "[control]\nlisten = '{}'\nadmin = '{}'\nstore = 'file:{}'\ntoken_file = '{}'\n\
              admin_token_file = '{}'\n\
-             [[agreements]]\nname = 'api'\nrate = 300.0\nburst = 30.0\nnodes = 3\nterm = '2s'\n",
+             [[agreements]]\nname = 'api'\nrate = 300.0\nburst = 30.0\nnodes = 3\nterm = '2s'\n\
+             {agreements}",
             listen,
             admin,
             folder.join("state.json").display(),
@@ -160,11 +179,14 @@ impl Sidecar {
         let config = folder.join(format!("sidecar-{number}.toml"));
         let text = format!(
             "[proxy]\nlisten = '{listen}'\nadmin = '{admin}'\nupstreams = ['{service}']\n\
-             threads = 1\nlog = 'none'\n\
+             threads = 1\nlog = 'none'\nlimit_header = 'x-tenant'\n\
              [gate.admission]\npolicy = 'open'\n[gate.slots]\nslots = 'fixed'\ncount = 100\n\
              [[gate.limits]]\nlimit = 'leased'\nagreement = 'api'\ncontrol = 'http://{control}'\n\
-             token_file = '{}'\nnode = 'sidecar-{number}'\n",
+             token_file = '{}'\nnode = 'sidecar-{number}'\n{}",
             folder.join("node.token").display(),
+            fs::read_to_string(folder.join(LIMITS))
+                .unwrap_or_default()
+                .replace("{control}", control),
         );
         fs::write(&config, text).expect("writable");
         let args = ["proxy", "--config", config.to_str().expect("text")];
@@ -371,7 +393,7 @@ impl Client {
 }
 
 /// JSON, or any other success, of an admin port; none while nobody answers.
-fn get(address: &str, path: &str) -> Option<Value> {
+pub(crate) fn get(address: &str, path: &str) -> Option<Value> {
     let mut client = Client::try_open(address)?;
     let text = format!("GET /{path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n");
     client.stream.get_mut().write_all(text.as_bytes()).ok()?;
@@ -380,7 +402,7 @@ fn get(address: &str, path: &str) -> Option<Value> {
     Some(serde_json::from_slice(&client.body).unwrap_or(Value::Null))
 }
 
-fn free() -> String {
+pub(crate) fn free() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("bound").to_string()
 }

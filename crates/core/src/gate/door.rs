@@ -255,7 +255,7 @@ impl Gate {
         context: &Context,
         mut rejection: Rejection,
     ) {
-        self.note_refusal(now, context, &mut rejection);
+        self.note_refusal(now, context, true, &mut rejection);
         self.due.push_back(Due::Refuse(id));
         self.refusals.push_back(rejection);
     }
@@ -266,9 +266,10 @@ impl Gate {
         &mut self,
         now: Instant,
         context: &Context,
+        admitted: bool,
         rejection: &mut Rejection,
     ) {
-        self.shedding = true;
+        self.shedding |= rejection.reason.is_overload();
         if rejection.advice == Advice::Elsewhere
             && rejection.reason != Reason::Draining
             && self.attempts.retries_are_common()
@@ -279,6 +280,8 @@ impl Gate {
         self.cx.events.push(now, || Event::Refuse {
             rank: context.rank,
             workflow: context.workflow,
+            label: context.label,
+            admitted,
             rejection,
         });
     }

@@ -282,13 +282,12 @@ impl Gate {
         }
         match self.enter(now, arrived.min(now), context) {
             Ok(id) => {
-                self.cx
-                    .events
-                    .push(now, || Event::Admit { rank: context.rank, workflow: context.workflow });
+                let Context { rank, workflow, label, .. } = *context;
+                self.cx.events.push(now, || Event::Admit { rank, workflow, label });
                 Ok(id)
             }
             Err(mut rejection) => {
-                self.note_refusal(now, context, &mut rejection);
+                self.note_refusal(now, context, false, &mut rejection);
                 Err(rejection)
             }
         }
@@ -354,6 +353,7 @@ impl Gate {
         let finish = Finish {
             service: held,
             outcome,
+            objective,
             late,
             crowded: late && held > allowed.scale(0.5),
             running: self.running,
@@ -365,8 +365,8 @@ impl Gate {
         // What the service did shows what it can do, but nobody was served.
         let outcome = if is_abandoned { Outcome::Cancel } else { outcome };
         self.cx.events.push(now, || {
-            let Context { rank, workflow, .. } = request.context;
-            Event::Finish { rank, workflow, outcome, latency: now.since(request.arrived) }
+            let Context { rank, workflow, label, .. } = request.context;
+            Event::Finish { rank, workflow, label, outcome, latency: now.since(request.arrived) }
         });
         self.entries.remove(id);
         self.learn(now, &finish);

@@ -10,6 +10,7 @@ pub mod gcra;
 mod heavy;
 mod keyed;
 mod leased;
+mod order;
 mod quota;
 mod rate;
 #[cfg(test)]
@@ -33,7 +34,7 @@ pub use bucket::{Bucket, Limit, Shortage};
 pub use gcra::Gcra;
 pub use heavy::{Heavy, HeavyHitters};
 pub use keyed::Keyed;
-pub use leased::{Complaint, Leased, LeasedConfig, Standing, is_agreement};
+pub use leased::{Complaint, LeaseKey, Leased, LeasedConfig, Standing, is_agreement};
 pub use quota::{Enforce, Guaranteed, Quota, QuotaConfig, Quotas};
 pub use rate::{Each, RateLimit, RateLimitConfig};
 pub use size::{Sizing, TooFew, size};
@@ -147,6 +148,12 @@ pub enum Unit {
     CpuSeconds,
     /// The cost as the driver reports it, whatever it counts.
     Cost,
+    /// Tokens of a language model: what the service tells that a request took.
+    Tokens,
+    /// Bytes, likewise.
+    Bytes,
+    /// A unit of the service's own, likewise.
+    Own,
 }
 
 impl Unit {
@@ -156,7 +163,14 @@ impl Unit {
             Self::Requests => 1.0,
             Self::CpuSeconds => cost.0 as f64 * 1e-9 * factor,
             Self::Cost => cost.0 as f64 * factor,
+            // Costs are told in units and kept in billionths of one, as seconds are.
+            Self::Tokens | Self::Bytes | Self::Own => cost.0 as f64 * 1e-9 * factor,
         }
+    }
+
+    /// Whether only the service knows it, and has to tell.
+    pub fn is_told(self) -> bool {
+        matches!(self, Self::Tokens | Self::Bytes | Self::Own)
     }
 
     /// Whether the amount is known before the work is done.
@@ -169,7 +183,7 @@ impl Unit {
     pub fn tokens(self) -> f64 {
         match self {
             Self::CpuSeconds => 1_000.0,
-            Self::Requests | Self::Cost => 1.0,
+            _ => 1.0,
         }
     }
 

@@ -47,6 +47,7 @@ impl RateLimit {
             Each::User if user == 0 => STRANGER | u64::from(address),
             Each::User => u64::from(user),
             Each::Header => u64::from(header),
+            Each::Descriptor => u64::from(context.workflow.0) << 32 | u64::from(header),
         }
     }
 }
@@ -146,6 +147,8 @@ pub enum Each {
     /// Each value of the header that the driver was told to look at has its own; requests without it share
     /// one.
     Header,
+    /// Each pair of a workflow and a value of that header has its own.
+    Descriptor,
 }
 
 /// Parameters of the limit by rate.
@@ -158,7 +161,8 @@ pub struct RateLimitConfig {
     /// requests. More takes bursts, and lets them through to the service. Default 33: at nine tenths
     /// of its rate, 999 of 1,000 Poisson arrivals find a token (waits of M/D/1).
     pub burst: f64,
-    /// Who has a bucket: `all`, or each `workflow`, `caller`, `user`, `address`, or value of a `header`. Default all.
+    /// Who has a bucket: `all`, or each `workflow`, `caller`, `user`, `address`, value of a `header`, or
+    /// `descriptor`, a pair of workflow and value. Default all.
     pub each: Each,
     /// Buckets kept, rounded up to eight times a power of two, about 17 bytes each. With fewer than
     /// there are busy keys, those that share a cell are treated more strictly. Default 4,096.

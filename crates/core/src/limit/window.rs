@@ -33,8 +33,6 @@ pub struct Window {
     number: u32,
     /// When the window ends.
     ends: Instant,
-    /// How long it is: months differ.
-    length: Span,
     /// Used in this window, by workflow number; one count where all share it.
     used: Vec<f64>,
     /// What a workflow starts from that has no count yet: what was used before each had its own.
@@ -45,9 +43,9 @@ impl Window {
     /// A window of which nothing is used.
     pub fn new(config: &WindowConfig, now: Instant) -> Self {
         let calendar = (Instant::ZERO, Span::ZERO);
-        let (config, ends, length) = (config.clone(), now, Span::ZERO);
+        let (config, ends) = (config.clone(), now);
         let (number, used, unseen) = (1, Vec::new(), 0.0);
-        let mut window = Self { config, calendar, number, ends, length, used, unseen };
+        let mut window = Self { config, calendar, number, ends, used, unseen };
         window.turn(now);
         window
     }
@@ -58,7 +56,7 @@ impl Window {
         let zone = i64::from(self.config.zone_minutes) * MINUTE;
         let today = unix + now.since(read);
         let local = i64::try_from(today.as_nanos() / 1_000_000_000).unwrap_or(i64::MAX / 2) + zone;
-        let (from, until) = self.config.period.around(local);
+        let (_, until) = self.config.period.around(local);
         let moment = |local: i64| {
             let unix_then = Span::from_secs(u64::try_from(local - zone).unwrap_or(0));
             if unix_then >= unix {
@@ -68,7 +66,6 @@ impl Window {
             }
         };
         self.ends = moment(until).max(now + Span::from_nanos(1));
-        self.length = Span::from_secs(u64::try_from(until - from).unwrap_or(0));
     }
 
     /// Begins another window if this one is over.
@@ -112,10 +109,8 @@ impl Limiter for Window {
             return Ok(Receipt { paid, to: self.number, ..Receipt::default() });
         }
         let asked = *used + paid;
-        // Told per second, like every quota.
-        let seconds = self.length.as_secs_f64();
         let advice = Advice::Later(self.ends.since(now));
-        Err(Rejection::new(Reason::Quota, asked / seconds, quota / seconds, advice))
+        Err(Rejection::new(Reason::Window, asked, quota, advice))
     }
 
     fn refund(&mut self, now: Instant, context: &Context, receipt: Receipt) {
@@ -169,7 +164,6 @@ impl Limiter for Window {
     }
 
     fn invariants(&self) {
-        assert!(self.length >= Span::from_secs(60), "no period is shorter than a minute");
         assert!(self.used.iter().all(|used| *used >= 0.0), "what is used is not negative");
     }
 
@@ -316,7 +310,7 @@ mod tests {
         assert!(ask(&mut window, secs(1)).is_ok() && ask(&mut window, secs(2)).is_ok());
         let refused = ask(&mut window, secs(5)).unwrap_err();
         assert_eq!(refused.advice, Advice::Later(Span::from_secs(ends - 5)));
-        assert_eq!(refused.limit, 2.0 / 60.0);
+        assert_eq!((refused.reason, refused.measured, refused.limit), (Reason::Window, 3.0, 2.0));
         assert!(ask(&mut window, secs(ends)).is_ok());
     }
 

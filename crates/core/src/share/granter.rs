@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use super::Share;
 use super::adaptor::{Adaptor, AdaptorConfig};
 use super::history::Load;
-use super::lease::{Bound, Grant, HolderId, LeaseConfig, Legacy, Report};
+use super::lease::{Bound, Grant, HolderId, LeaseConfig, Legacy, OnLoss, Report};
+use super::rules::Rules;
 use super::spare::Spare;
 use super::split::SplitError;
 use crate::time::{Instant, Span};
@@ -22,6 +23,10 @@ pub struct Granter {
     /// When it stops unless it is told of a later moment.
     authority: Instant,
     whole: Share,
+    /// How it is applied.
+    rules: Rules,
+    /// Whether a node may let pass what it has no share for, by what it knows of an agreement or of an earlier one.
+    lax: bool,
     /// Set aside for each node: the largest safe share that one may have.
     aside: Share,
     /// For so many nodes: the most there may be.
@@ -71,6 +76,8 @@ impl Granter {
             epoch: 0,
             authority: Instant::FAR,
             whole,
+            rules: Rules::default(),
+            lax: config.on_loss == OnLoss::Open,
             aside,
             nodes: config.nodes,
             pool,
@@ -113,6 +120,7 @@ impl Granter {
         let pool = whole.minus(safe.times(u64::from(config.nodes)));
         self.aside = self.aside.most(safe);
         self.nodes = self.nodes.max(config.nodes);
+        self.lax |= config.on_loss == OnLoss::Open;
         self.quiet_until = self.quiet_until.max(now + config.kept());
         self.forgotten = self.forgotten.map(|forgotten| forgotten.most(pool));
         self.divide();
@@ -181,8 +189,15 @@ impl Granter {
         self.aside = self.aside.most(config.safe_share(whole)?);
         self.nodes = self.nodes.max(config.nodes);
         (self.whole, self.config) = (whole, config);
+        self.lax |= config.on_loss == OnLoss::Open;
         self.divide();
         Ok(())
+    }
+
+    /// How it is applied from now on; nodes hear of it with their grants.
+    pub fn set_rules(&mut self, rules: Rules) {
+        self.rules = rules;
+        self.lax |= rules.are_lax();
     }
 
     /// No process runs, or will be started, that knows only of an earlier agreement: what was set aside
@@ -195,6 +210,7 @@ impl Granter {
         // Answers that are under way may still tell of another.
         self.aside = self.holders.values().map(|entry| entry.safe).fold(safe, Share::most);
         self.nodes = self.config.nodes;
+        self.lax = self.rules.are_lax() || self.config.on_loss == OnLoss::Open;
         self.divide();
     }
 
@@ -298,7 +314,8 @@ impl Granter {
 
     /// What is guaranteed: of the agreement, or of what is still committed of a larger one.
     pub fn bound(&self) -> Bound {
-        self.config.bound(self.whole.most(self.committed()))
+        let bound = self.config.bound(self.whole.most(self.committed()));
+        Bound { excess: if self.lax { f64::INFINITY } else { bound.excess }, ..bound }
     }
 
     /// Panics if the state contradicts itself.
@@ -386,6 +403,7 @@ impl Granter {
             term: self.config.term,
             again,
             on_loss: self.config.on_loss,
+            rules: Rules { of: self.whole.most(self.committed()), ..self.rules },
         }
     }
 

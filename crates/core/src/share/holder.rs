@@ -29,8 +29,9 @@
 use super::Share;
 use super::history::{History, HistoryConfig, Load};
 use super::lease::{Grant, HolderId, LeaseConfig, OnLoss, Report};
+use super::rules::Rules;
 use super::split::SplitError;
-use crate::limit::{Bucket, Shortage};
+use crate::limit::{Bucket, Limit, Shortage};
 use crate::time::{Instant, Span};
 
 /// One node's share of an agreement.
@@ -52,6 +53,7 @@ pub struct Holder {
     /// The term of that.
     term: Span,
     on_loss: OnLoss,
+    rules: Rules,
     /// The report whose answer has brought tokens.
     filled: u64,
     /// Number of the newest report, and when it was sent.
@@ -100,6 +102,7 @@ impl Holder {
             until: now,
             term: Span::ZERO,
             on_loss,
+            rules: Rules::default(),
             filled: 0,
             sequence: 0,
             sent: now,
@@ -149,6 +152,19 @@ impl Holder {
             Err(Shortage::Never) if self.may_hold(cost) => Err(Shortage::Until(now + self.period)),
             taken => taken,
         }
+    }
+
+    /// The same, if at least `needed` tokens are there: the rest is left to others.
+    pub fn take_leaving(&mut self, now: Instant, cost: f64, needed: f64) -> Result<(), Shortage> {
+        let short = needed > cost && self.tokens(now) < needed;
+        if short && (self.until > now || self.on_loss == OnLoss::Safe) {
+            let missing = needed - self.bucket.tokens(now);
+            let rate = self.bucket.limit().rate.max(Limit::RATES.0);
+            return Err(Shortage::Until(
+                now + Span::from_nanos((missing / rate * 1e9).ceil() as u64),
+            ));
+        }
+        self.take_cost(now, cost)
     }
 
     /// Takes as many of `count` tokens as there are, and says how many.
@@ -207,7 +223,7 @@ impl Holder {
             return false;
         }
         let shrunk = !grant.leased.covers(self.leased);
-        (self.epoch, self.on_loss) = (grant.epoch, grant.on_loss);
+        (self.epoch, self.on_loss, self.rules) = (grant.epoch, grant.on_loss, grant.rules);
         (self.whole, self.bound) = (grant.whole, grant.bound);
         (self.safe, self.leased) = (grant.safe, grant.leased);
         (self.until, self.term) = (until, grant.term);
@@ -230,6 +246,16 @@ impl Holder {
     /// The share in use at `now`.
     pub fn share(&self, now: Instant) -> Share {
         if now < self.until { self.share_now() } else { self.safe }
+    }
+
+    /// When its share changed last without a word: at the end of a lease that is over.
+    pub fn changed(&self, now: Instant) -> Instant {
+        self.until.min(now)
+    }
+
+    /// How the agreement is applied, as the granter said last.
+    pub fn rules(&self) -> &Rules {
+        &self.rules
     }
 
     /// The share it has without the control plane.
@@ -342,6 +368,7 @@ mod tests {
             term,
             again,
             on_loss,
+            rules: Rules::default(),
         }
     }
 

@@ -51,6 +51,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::history::Load;
+use super::rules::Rules;
 use super::split::SplitError;
 use super::{Rate, Share};
 use crate::config::Problems;
@@ -130,6 +131,8 @@ pub struct Grant {
     pub again: Span,
     /// What to do when nothing more is heard.
     pub on_loss: OnLoss,
+    /// How it is applied to requests.
+    pub rules: Rules,
 }
 
 /// The terms of leases. They are the granter's, and holders hear of them with their grants; of a

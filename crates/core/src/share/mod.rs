@@ -11,6 +11,7 @@ mod granter;
 mod history;
 mod holder;
 mod lease;
+mod rules;
 mod shaper;
 mod spare;
 mod split;
@@ -26,6 +27,7 @@ pub use granter::Granter;
 pub use history::{History, HistoryConfig, Load};
 pub use holder::Holder;
 pub use lease::{Bound, Grant, HolderId, LeaseConfig, Legacy, OnLoss, Report};
+pub use rules::Rules;
 pub use shaper::{Message, Offer, Room, Shaper, Tokens, Turn};
 pub use split::{SplitError, Weight, apportion, split};
 

@@ -6,7 +6,8 @@
 //! entry   = length agreement key field*               length counts what follows it in the entry
 //! name    = length bytes                              agreement: 1 to 64 bytes; key: 0 to 128; UTF-8
 //! report  = epoch holder sequence safe leased rate backlog over
-//! grant   = status [epoch holder sequence whole bound safe leased fill term again on_loss]
+//! grant   = status [epoch holder sequence whole bound safe leased fill term again on_loss rules]
+//! rules   = of enforce percent places cap cap cap cap  cap: 0, or 1 and a share; without rules, the default
 //! share   = rate burst                                rate in millionths of a token per second
 //! ```
 //!
@@ -19,7 +20,9 @@ use std::fmt;
 
 use super::history::Load;
 use super::lease::{Grant, HolderId, OnLoss, Report};
+use super::rules::Rules;
 use super::{Rate, Share};
+use crate::limit::Enforce;
 use crate::time::Span;
 
 /// The version that is written, and the only one that is read.
@@ -33,7 +36,7 @@ pub const LONGEST_NAME: usize = 64;
 /// Longest key, in bytes.
 pub const LONGEST_KEY: usize = 128;
 /// Longest entry that is written, in bytes.
-const LONGEST_ENTRY: usize = 400;
+const LONGEST_ENTRY: usize = 600;
 
 /// Which limit it is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,6 +49,7 @@ pub struct Subject {
 
 /// What a report is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "most answers are the large one")]
 pub enum Answer {
     /// What may be used.
     Grant(Grant),
@@ -126,6 +130,7 @@ pub fn write_answers(answers: &[(Subject, Answer)]) -> Vec<u8> {
             number(bytes, grant.term.as_nanos());
             number(bytes, grant.again.as_nanos());
             bytes.push(grant.on_loss as u8);
+            rules(bytes, &grant.rules);
         }
     })
 }
@@ -165,6 +170,7 @@ pub fn read_answers(bytes: &[u8]) -> Result<Vec<(Subject, Answer)>, WireError> {
                     2 => OnLoss::Closed,
                     _ => return None,
                 },
+                rules: from.rules()?,
             }),
             _ => return None,
         })
@@ -205,6 +211,16 @@ fn name(bytes: &mut Vec<u8>, name: &str) {
 fn share(bytes: &mut Vec<u8>, share: Share) {
     number(bytes, share.rate.millionths());
     number(bytes, share.burst);
+}
+
+fn rules(bytes: &mut Vec<u8>, rules: &Rules) {
+    share(bytes, rules.of);
+    bytes.extend([u8::from(rules.enforce == Enforce::Overload), rules.percent]);
+    bytes.push(u8::from(rules.places));
+    for cap in rules.caps {
+        bytes.push(u8::from(cap.is_some()));
+        cap.into_iter().for_each(|cap| share(bytes, cap));
+    }
 }
 
 // === reading ===
@@ -292,6 +308,25 @@ impl<'a> Reader<'a> {
         self.number().map(Rate::from_millionths)
     }
 
+    /// A granter of an earlier release says nothing of them.
+    fn rules(&mut self) -> Option<Rules> {
+        if self.0.is_empty() {
+            return Some(Rules::default());
+        }
+        let mut rules = Rules { of: self.share()?, ..Rules::default() };
+        rules.enforce = if self.flag()? { Enforce::Overload } else { Enforce::Always };
+        rules.percent = self.byte().filter(|percent| *percent <= 100)?;
+        rules.places = self.flag()?;
+        for cap in &mut rules.caps {
+            *cap = if self.flag()? { Some(self.share()?) } else { None };
+        }
+        Some(rules)
+    }
+
+    fn flag(&mut self) -> Option<bool> {
+        self.byte().filter(|byte| *byte <= 1).map(|byte| byte == 1)
+    }
+
     fn share(&mut self) -> Option<Share> {
         Some(Share::new(self.rate()?, self.number()?))
     }
@@ -320,10 +355,19 @@ mod tests {
         })
     }
 
+    fn any_rules() -> impl Strategy<Value = Rules> {
+        let caps = prop::array::uniform4(prop::option::of(any_share()));
+        (any_share(), any::<[bool; 2]>(), 0..=100u8, caps).prop_map(|(of, flags, percent, caps)| {
+            let enforce = if flags[0] { Enforce::Overload } else { Enforce::Always };
+            Rules { of, enforce, percent, caps, places: flags[1] }
+        })
+    }
+
     fn any_answer() -> impl Strategy<Value = Answer> {
         let on_loss = prop_oneof![Just(OnLoss::Safe), Just(OnLoss::Open), Just(OnLoss::Closed)];
-        let grant = (any::<[u64; 6]>(), any_share(), any_share(), any_share(), on_loss);
-        let grant = grant.prop_map(|(numbers, whole, safe, leased, on_loss)| {
+        let shares = (any_share(), any_share(), any_share());
+        let grant = (any::<[u64; 6]>(), shares, on_loss, any_rules());
+        let grant = grant.prop_map(|(numbers, (whole, safe, leased), on_loss, rules)| {
             let [epoch, holder, sequence, fill, term, again] = numbers;
             let (term, again) = (Span::from_nanos(term), Span::from_nanos(again));
             let holder = HolderId(holder);
@@ -339,6 +383,7 @@ mod tests {
                 term,
                 again,
                 on_loss,
+                rules,
             })
         });
         prop_oneof![Just(Answer::Wait), Just(Answer::Unknown), Just(Answer::Full), grant]
@@ -410,6 +455,7 @@ mod tests {
             term: Span::MAX,
             again: Span::MAX,
             on_loss: OnLoss::Closed,
+            rules: Rules { of: share, caps: [Some(share); 4], ..Rules::default() },
         };
         let all = vec![(subject, Answer::Grant(grant)); MOST_ENTRIES + 1];
         let bytes = write_answers(&all);

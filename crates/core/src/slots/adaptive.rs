@@ -32,6 +32,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::room::Room;
 use super::{Finish, Slots};
 use crate::config::Problems;
 use crate::time::{Instant, Span};
@@ -111,6 +112,9 @@ pub struct Adaptive {
     /// Whether workers idled at half of the slots when that was last tried.
     idled: bool,
     window: Window,
+    /// Whether more than the knee are worth it, and the objective that has room for them.
+    room: Room,
+    objective: Span,
     last: Option<Instant>,
     /// Mean time behind the gate in nanoseconds, its variance in squared means, and how many answers that is of, as far
     /// as that matters.
@@ -129,6 +133,8 @@ enum Phase {
     Rest { windows: u32, rate: f64, news: bool },
     /// Half of the slots, after this throughput with all.
     Half { all: f64 },
+    /// So many slots for so many windows, as time allows them.
+    Roomy { slots: u32, windows: u32 },
 }
 
 /// What is measured.
@@ -184,6 +190,8 @@ impl Adaptive {
             surprised: false,
             idled: false,
             window: Window::default(),
+            room: Room::default(),
+            objective: Span::MAX,
             last: None,
             behind: 0.0,
             varied: 0.0,
@@ -232,11 +240,19 @@ impl Adaptive {
                     if last > 0.0 && !differs { last + (rate - last) * LATELY } else { rate };
                 let rate = if differs && !news { last } else { mean };
                 self.phase = Phase::Rest { windows, rate, news: differs };
+                self.room.on_knee(self.window.answers, self.window.time);
                 if windows == 0 || differs && news {
                     self.try_half(rate);
                 }
             }
-            Phase::Double { .. } | Phase::Rest { .. } => {}
+            Phase::Roomy { slots, windows } if pressed => {
+                self.phase = Phase::Roomy { slots, windows: windows.saturating_sub(1) };
+                self.room.on_roomy(self.window.answers, self.window.time);
+                if windows <= 1 {
+                    self.rest(0.0);
+                }
+            }
+            Phase::Double { .. } | Phase::Rest { .. } | Phase::Roomy { .. } => {}
             Phase::Half { all } => self.judge(all, rate),
         }
         self.next_window(before);
@@ -258,6 +274,17 @@ impl Adaptive {
         } else {
             self.phase = Phase::Rest { windows: 1, rate, news: false };
         }
+    }
+
+    /// Steps 4 and 5: with what was found, which has this throughput, or with as many as time allows.
+    fn rest(&mut self, rate: f64) {
+        let (windows, slots) = (self.rest, self.room.slots(self.objective).min(self.config.most));
+        let is_known = self.tries >= SURE && slots > self.slots;
+        self.phase = if is_known && self.room.is_next() {
+            Phase::Roomy { slots, windows }
+        } else {
+            Phase::Rest { windows, rate, news: false }
+        };
     }
 
     fn try_half(&mut self, all: f64) {
@@ -324,13 +351,17 @@ impl Adaptive {
         if self.is_flat() {
             self.slots = self.slots.min(2 * before);
         }
-        self.phase =
-            Phase::Rest { windows: self.rest, rate: if moved { 0.0 } else { all }, news: false };
+        self.rest(if moved { 0.0 } else { all });
     }
 
     /// Far more are behind the gate than can be answered in time: half of them, at once.
     fn relieve(&mut self) {
         let before = self.limit();
+        if let Phase::Roomy { .. } = self.phase {
+            self.room.on_relief();
+            self.phase = Phase::Rest { windows: 1, rate: 0.0, news: false };
+            return self.next_window(before);
+        }
         self.tries = 0;
         self.slots = before;
         self.try_half(self.window.rate());
@@ -344,7 +375,11 @@ impl Slots for Adaptive {
     }
 
     fn limit(&self) -> u32 {
-        if self.is_trying() { self.half() } else { self.slots }
+        match self.phase {
+            Phase::Half { .. } => self.half(),
+            Phase::Roomy { slots, .. } => slots,
+            Phase::Double { .. } | Phase::Rest { .. } => self.slots,
+        }
     }
 
     fn is_trying(&self) -> bool {
@@ -357,6 +392,7 @@ impl Slots for Adaptive {
     }
 
     fn on_finish(&mut self, now: Instant, finish: &Finish) {
+        self.objective = finish.objective;
         let gap = now.since(self.last.replace(now).unwrap_or(now)).as_nanos_f64();
         let is_known = self.known == KNOWN;
         let longest = self.behind * (GAP_SLOTS / f64::from(self.limit())).max(1.0);

@@ -5,6 +5,7 @@
 
 mod adaptive;
 mod fixed;
+mod room;
 #[cfg(test)]
 mod tests;
 
@@ -59,6 +60,8 @@ pub struct Finish {
     pub service: Span,
     /// How the request ended.
     pub outcome: Outcome,
+    /// The latency objective, [`Span::MAX`] if there is none.
+    pub objective: Span,
     /// Whether that was too late for its caller.
     pub late: bool,
     /// Whether the time it held the slot would alone have been too much.

@@ -118,6 +118,7 @@ impl Bench {
         let started = self.inside.remove(which).expect("something is inside");
         let nanos = |seconds: f64| (seconds * 1e9) as u64;
         let finish = Finish {
+            objective: Span::MAX,
             service: Span::from_nanos(nanos(self.seconds - started)),
             outcome: Outcome::Serve,
             running: self.inside.len() as u32,
@@ -216,6 +217,7 @@ fn failures_and_cancels_are_no_throughput() {
         let service = Span::from_micros(1);
         let (running, beside, waiting, late) = (3, 3, 9, true);
         let finish = Finish {
+            objective: Span::MAX,
             service,
             outcome,
             running,

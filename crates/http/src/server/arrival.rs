@@ -4,6 +4,7 @@
 //! At an edge nothing that would gain its sender anything is believed: not the context, not the
 //! attempt. A timeout is, since it only says when the sender stops waiting.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,7 +14,9 @@ use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Uri};
 use tidegate_core::{Context, Instant, Rank, Sender};
 use tidegate_driver::{context, sender};
 
+use super::exempt::Place;
 use super::layer::GateLayer;
+use super::rule::Rule;
 use crate::identity;
 use crate::wire::{self, Carried, Names};
 
@@ -127,9 +130,10 @@ pub(super) struct Asked {
 }
 
 impl GateLayer {
-    /// Whether the request is served without asking the gate.
-    pub(super) fn is_exempt(&self, path: &str) -> bool {
-        identity::is_exempt(&self.exempt, path)
+    /// A place beside the gate, if the request is exempt and there is one.
+    pub(super) fn place_of(&self, head: &Head<'_>) -> Option<Place> {
+        let exempt = identity::is_exempt(&self.exempt, head.uri.path());
+        exempt.then(|| self.places.take(head.extensions.get().map(|Peer(address)| *address)))?
     }
 
     /// Reads what `head` comes with.
@@ -140,11 +144,15 @@ impl GateLayer {
         let names = || self.names.of(sender);
         let told =
             if trusted && carried.context { self.told(now, head.headers, &names()) } else { None };
-        let mut context = told
-            .unwrap_or_else(|| Context { rank: self.assign(head, &carried), ..Context::default() });
+        let rule =
+            if told.is_none() { self.rules.iter().find(|rule| rule.fits(head)) } else { None };
+        let mut context = told.unwrap_or_else(|| Context {
+            rank: self.assign(head, &carried, rule),
+            ..Context::default()
+        });
         // Whoever comes without a context, or from where nobody is believed, has the workflow that we give it.
         if told.is_none()
-            && let Some(name) = self.workflow.as_ref().and_then(|name| name(head))
+            && let Some(name) = self.workflow_of(head, rule)
             && name.len() <= Names::LONGEST
         {
             context.workflow = names().hear(now, &name);
@@ -189,7 +197,21 @@ impl GateLayer {
         told.ok()
     }
 
-    fn assign(&self, head: &Head<'_>, carried: &Carried<'_>) -> Rank {
+    fn workflow_of<'a>(&self, head: &Head<'_>, rule: Option<&'a Rule>) -> Option<Cow<'a, str>> {
+        let by_rule = rule.and_then(Rule::workflow_name).map(Cow::Borrowed);
+        by_rule.or_else(|| self.workflow.as_ref()?(head).map(Cow::Owned))
+    }
+
+    fn assign(&self, head: &Head<'_>, carried: &Carried<'_>, rule: Option<&Rule>) -> Rank {
+        let rank = self.assign_by_action(head, carried);
+        match rule {
+            Some(rule) => Rank::new(rule.business(), rank.user()),
+            None if self.rules.is_empty() || self.entry.has_actions() => rank,
+            None => Rank::new(Rank::LAST.business(), rank.user()),
+        }
+    }
+
+    fn assign_by_action(&self, head: &Head<'_>, carried: &Carried<'_>) -> Rank {
         let action = match &self.action {
             // Nobody would look at it.
             _ if !self.entry.has_actions() => String::new(),

@@ -13,6 +13,7 @@ use tidegate_driver::{Slot, Ticket, context};
 use tower_service::Service;
 
 use super::arrival::Asked;
+use super::exempt::Place;
 use super::layer::GateLayer;
 use super::meter::Metered;
 use super::turn::Turn;
@@ -59,6 +60,8 @@ pub(super) struct Case {
     asked: Asked,
     /// While it runs, unless it is exempt.
     slot: Option<Slot>,
+    /// Then it has a place beside the gate.
+    place: Option<Place>,
     /// What the service's polls have taken.
     metered: Metered,
 }
@@ -123,11 +126,12 @@ where
 
 impl Case {
     pub(super) fn new(layer: Arc<GateLayer>, asked: Asked) -> Self {
-        Self { layer, asked, slot: None, metered: Metered::NOTHING }
+        Self { layer, asked, slot: None, place: None, metered: Metered::NOTHING }
     }
 
     /// It will run some day. What to wait for if it must not wait in the gate.
-    pub(super) fn exempt(&mut self) -> Wait {
+    pub(super) fn exempt(&mut self, place: Place) -> Wait {
+        self.place = Some(place);
         self.metered = self.layer.meter.begin();
         Wait::Turn(Turn::Done)
     }
@@ -208,9 +212,11 @@ impl Case {
 
     /// The handler's answer, with feedback for who understands it; the slot goes with the body.
     fn pass<B: Body>(self, cost: Cost, mut response: Response<B>) -> Response<GateBody<B>> {
-        let Self { layer, asked, slot, metered } = self;
+        let Self { layer, asked, slot, place, metered } = self;
         wire::forget_reports(response.headers_mut());
-        let Some(mut slot) = slot else { return response.map(GateBody::passed) };
+        let Some(mut slot) = slot else {
+            return response.map(|body| GateBody::exempt(body, place));
+        };
         tell(&layer, &asked, Said::Served(&mut slot), response.headers_mut());
         let tail = asked.grpc.then(|| Trailer::for_whom(&layer, &asked)).flatten();
         // A handler may know better what an answer has cost, also in units of its own.

@@ -13,8 +13,10 @@ use tidegate_driver::{SharedGate, random_seed};
 use tower_layer::Layer;
 
 use super::arrival::{Counts, Head, Trust, Vouched};
+use super::exempt::Places;
 use super::machine::Sampler;
 use super::meter::Meter;
+use super::rule::Rule;
 use super::service::GateService;
 use super::streams::Streams;
 use crate::identity::EXEMPT;
@@ -35,7 +37,9 @@ pub struct GateLayer {
     pub(super) limit_header: Option<HeaderName>,
     pub(super) vouch: Option<Arc<VouchOf>>,
     pub(super) workflow: Option<Arc<WorkflowOf>>,
+    pub(super) rules: Arc<[Rule]>,
     pub(super) exempt: Vec<Cow<'static, str>>,
+    pub(super) places: Arc<Places>,
     pub(super) names: Names,
     pub(crate) streams: Arc<Streams>,
     pub(super) counts: Arc<Counts>,
@@ -68,7 +72,9 @@ impl GateLayer {
             limit_header: None,
             vouch: None,
             workflow: None,
+            rules: Arc::new([]),
             exempt: EXEMPT.map(Cow::Borrowed).to_vec(),
+            places: Places::new(Places::DEFAULT),
             names: Names::process(),
             streams: Arc::default(),
             counts: Arc::default(),
@@ -173,11 +179,28 @@ impl GateLayer {
         self
     }
 
+    /// Says what is important, and what is one workflow: of the rules the first that fits a request decides, for requests
+    /// that come without a context. What fits none is refused first, unless the entry's table knows its action. A rule
+    /// without a workflow leaves it to [`workflow`](Self::workflow). Default: none, and all have the same business rank.
+    #[must_use]
+    pub fn rules(mut self, rules: impl IntoIterator<Item = Rule>) -> Self {
+        self.rules = rules.into_iter().collect();
+        self
+    }
+
     /// Serves requests for this path without asking the gate. A path that ends in `/` stands for all
-    /// below it. Health checks are exempt already.
+    /// below it. Health checks are exempt already. However many ask, [`exempt_at_once`](Self::exempt_at_once) are served so.
     #[must_use]
     pub fn exempt(mut self, path: impl Into<Cow<'static, str>>) -> Self {
         self.exempt.push(path.into());
+        self
+    }
+
+    /// Most requests for exempt paths at once beside the gate, of which an address has a quarter; the gate is asked about
+    /// further ones. Each may run beside all slots. Default 8, as in the sidecar.
+    #[must_use]
+    pub fn exempt_at_once(mut self, most: usize) -> Self {
+        self.places = Places::new(most);
         self
     }
 

@@ -10,11 +10,13 @@
 
 mod arrival;
 mod drain;
+pub(crate) mod exempt;
 mod future;
 mod layer;
 mod machine;
 mod meter;
 mod pressure;
+mod rule;
 mod service;
 pub(crate) mod streams;
 mod turn;
@@ -24,4 +26,5 @@ pub use future::ResponseFuture;
 pub use layer::GateLayer;
 pub use meter::{BegunPoll, CpuClocks, Meter, Metered, SystemClocks};
 pub use pressure::Pressure;
+pub use rule::Rule;
 pub use service::GateService;

@@ -45,13 +45,15 @@ where
             // A handler that passes headers on must not pass on a stranger's claim.
             request.headers_mut().remove(wire::CONTEXT);
         }
-        let exempt = layer.is_exempt(request.uri().path());
-        let answer = (!exempt).then(|| layer.gate.arrive_at(now, &asked.context));
+        let answer = match layer.place_of(&Head::of(&request)) {
+            Some(place) => Err(place),
+            None => Ok(layer.gate.arrive_at(now, &asked.context)),
+        };
         let mut case = Case::new(layer, asked);
         let wait = match answer {
-            None => case.exempt(),
-            Some(Ok(ticket)) => case.admit(ticket, &mut request),
-            Some(Err(rejection)) => {
+            Err(place) => case.exempt(place),
+            Ok(Ok(ticket)) => case.admit(ticket, &mut request),
+            Ok(Err(rejection)) => {
                 drain::forget(request);
                 return ResponseFuture::new(case, Wait::Refused(rejection), None);
             }

@@ -49,6 +49,7 @@ pub fn read_context(field: &[u8], now: Instant, names: &Names) -> Result<Context
             total_work: count(&m)?,
         },
         sender: unset.sender,
+        label: unset.label,
     };
     if let Some(name) = name {
         context.workflow = names.hear(now, &name);

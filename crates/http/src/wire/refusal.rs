@@ -20,6 +20,10 @@ use super::retry_info;
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
+/// Longest time in seconds over which those are spread who come back, however long they were to stay away: who waits for the end of a
+/// month is not to wait for half of the next.
+const MOST_SPREAD: u64 = 30;
+
 /// Everything a refusal says.
 #[derive(Clone, Copy, Debug)]
 pub struct Refusal<'a> {
@@ -31,7 +35,7 @@ pub struct Refusal<'a> {
     /// Whether the request was one of gRPC.
     pub grpc: bool,
     /// A number from 0 to 1, drawn per response: spreads those who come back over half as long again
-    /// as they were asked to stay away.
+    /// as they were asked to stay away, half a minute at most.
     pub jitter: f64,
 }
 
@@ -82,7 +86,8 @@ impl Refusal<'_> {
         let delay = match self.rejection.advice {
             Advice::Elsewhere => Some(Span::from_millis(1)),
             Advice::Later(span) => {
-                let millis = span.scale(1.0 + self.jitter / 2.0).as_nanos().div_ceil(1_000_000);
+                let spread = span.scale(self.jitter / 2.0).min(Span::from_secs(MOST_SPREAD));
+                let millis = (span + spread).as_nanos().div_ceil(1_000_000);
                 Some(Span::from_millis(millis.max(1)))
             }
             Advice::Never => None,
@@ -114,8 +119,9 @@ impl Refusal<'_> {
 
     /// Up to half as long again, and at least one second of spread.
     fn jittered(&self, seconds: u64) -> u64 {
-        let spread = Span::from_nanos(seconds.div_ceil(2).saturating_add(1)).scale(self.jitter);
-        seconds.saturating_add(spread.as_nanos().min(seconds.div_ceil(2)))
+        let most = seconds.div_ceil(2).min(MOST_SPREAD);
+        let spread = Span::from_nanos(most + 1).scale(self.jitter);
+        seconds.saturating_add(spread.as_nanos().min(most))
     }
 
     /// RFC 9457, with the types of the IETF RateLimit draft.
@@ -188,7 +194,9 @@ impl Json {
 /// 503 for our overload, 429 for the caller's quota or rate or what it abandoned, 504 for a passed deadline.
 pub fn status_of(reason: Reason) -> StatusCode {
     match reason {
-        Reason::Quota | Reason::Rate | Reason::Abandoned => StatusCode::TOO_MANY_REQUESTS,
+        Reason::Quota | Reason::Window | Reason::Rate | Reason::Abandoned => {
+            StatusCode::TOO_MANY_REQUESTS
+        }
         Reason::Expired => StatusCode::GATEWAY_TIMEOUT,
         Reason::Delay
         | Reason::Rank
@@ -208,17 +216,22 @@ pub fn status_of(reason: Reason) -> StatusCode {
 }
 
 /// The quota as `RateLimit-Policy`, and that nothing of it remains as `RateLimit`. A quota below one
-/// per second is one in so many seconds.
+/// per second is one in so many seconds. A window of the calendar has no length that is always the same: it is told when it ends.
 fn rate_limit(headers: &mut HeaderMap, rejection: &Rejection, reset: Option<u64>) {
     let (name, limit) = (rejection.reason.token(), rejection.limit);
     if !(limit.is_finite() && limit > 0.0) {
         return;
     }
-    let (quota, window) =
-        if limit >= 1.0 { (limit as u64, 1) } else { (1, (1.0 / limit).ceil() as u64) };
+    let (quota, window) = match rejection.reason {
+        Reason::Window => (limit.ceil() as u64, None),
+        _ if limit >= 1.0 => (limit as u64, Some(1)),
+        _ => (1, Some((1.0 / limit).ceil() as u64)),
+    };
     const LARGEST: u64 = 999_999_999_999_999;
-    let (quota, window) = (quota.min(LARGEST), window.min(LARGEST));
-    let policy = format!("\"{name}\";q={quota};w={window}");
+    let mut policy = format!("\"{name}\";q={}", quota.min(LARGEST));
+    if let Some(window) = window {
+        write!(policy, ";w={}", window.min(LARGEST)).expect("a string takes everything");
+    }
     let mut left = format!("\"{name}\";r=0");
     if let Some(reset) = reset {
         write!(left, ";t={}", reset.min(LARGEST)).expect("a string takes everything");
@@ -291,6 +304,13 @@ mod tests {
         assert_eq!(text(&headers, "ratelimit-policy"), Some("\"quota\";q=1;w=10"));
         assert_eq!(text(&headers, "ratelimit"), Some("\"quota\";r=0;t=4"));
         assert_eq!(text(&headers, "x-envoy-ratelimited"), Some("true"));
+        let twelve_days = Advice::Later(Span::from_secs(12 * 86_400));
+        let month = Rejection::new(Reason::Window, 864_001.0, 864_000.0, twelve_days);
+        let (_, headers, _) = Refusal { jitter: 1.0, ..of(&month) }.response();
+        assert_eq!(text(&headers, "ratelimit-policy"), Some("\"window\";q=864000"));
+        assert_eq!(text(&headers, "ratelimit"), Some("\"window\";r=0;t=1036800"));
+        assert_eq!(text(&headers, "retry-after"), Some("1036830"), "when it ends, or soon after");
+        assert!(month.to_string().contains("864001 in its window, limit 864000 in its window"));
         let expired = rejection(Reason::Expired, Advice::Never);
         assert_eq!(of(&expired).response().0, StatusCode::GATEWAY_TIMEOUT);
     }

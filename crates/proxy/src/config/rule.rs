@@ -13,6 +13,10 @@ use tidegate_core::config::Problems;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
+    /// What it is called wherever it is told of: the dashboard, metrics, logs, and the header `tidegate-rule` that the service
+    /// gets. Rules of one name are counted together. Default: its method and path, and the service is told nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// The method; any if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
@@ -37,13 +41,21 @@ pub struct Rule {
 }
 
 impl Rule {
-    pub(crate) fn fits(
-        &self,
-        method: &Method,
-        path: &str,
-        headers: &HeaderMap,
-        peer: IpAddr,
-    ) -> bool {
+    /// Its name, or else what it is about.
+    pub(crate) fn title(&self) -> String {
+        let parts = [&self.method, &self.path, &self.header, &self.value];
+        let parts = parts.into_iter().filter_map(|part| part.clone());
+        let parts: Vec<String> = parts.chain(self.peer.map(String::from)).collect();
+        let about = if parts.is_empty() { "any".to_owned() } else { parts.join(" ") };
+        let title = self.name.clone().unwrap_or(about);
+        title.chars().take(Self::LONGEST_NAME).collect()
+    }
+
+    /// Longest name, in characters.
+    const LONGEST_NAME: usize = 64;
+
+    /// Whether a request is one of those it is about.
+    pub fn fits(&self, method: &Method, path: &str, headers: &HeaderMap, peer: IpAddr) -> bool {
         let below = |above: &String| {
             let rest = path.strip_prefix(above.trim_end_matches('/'));
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -63,6 +75,10 @@ impl Rule {
     /// Notes everything that is wrong with the parameters.
     pub(super) fn validate(&self, problems: &mut Problems) {
         let (business, path) = (self.business, self.path.as_deref().unwrap_or("/"));
+        let name = self.name.as_deref().unwrap_or("a");
+        let of_words = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+        let fine = (1..=Self::LONGEST_NAME).contains(&name.len()) && name.chars().all(of_words);
+        problems.check("name", name, fine, "letters, digits and -_./ of ASCII, at most 64");
         problems.check("business", business, business < Rank::BUSINESS, "0 to 63");
         problems.check("path", path, path.starts_with('/'), "a path begins with /");
         if let Some(name) = &self.header {

@@ -48,7 +48,7 @@ function showRates(time, state, then, seconds) {
   const refusedNow = sum(Tide.byReason(state));
   const refused = rate(refusedNow, sum(Tide.byReason(then)));
   const goodput = rate(served(state), served(then));
-  const arrived = rate(sum(state.admitted) + refusedNow, sum(then.admitted) + sum(Tide.byReason(then)));
+  const arrived = rate(sum(state.arrived), sum(then.arrived));
   traffic.push(time, [arrived, goodput, refused]);
   Tide.text("served", Tide.number(goodput));
   Tide.text("refused", Tide.number(refused));
@@ -62,12 +62,19 @@ function showRates(time, state, then, seconds) {
   showHeat(time, state, then);
 }
 
+// What is known of a business rank: the rules that give it.
+function rulesOf(state, key) {
+  const names = Object.entries(state.rules).filter(([name, one]) => one.business === key && name !== "(none)").map(([name]) => name);
+  const all = names.join(", ");
+  return all.length > 16 ? `${all.slice(0, 15)}…` : all;
+}
+
 // A row per business rank there is, or per part of its users while there is only one.
 function showHeat(time, state, then) {
   const keys = Object.keys(state.ranks).map(Number).sort((a, b) => a - b);
   if (keys.length === 0) return;
   const single = keys.length === 1;
-  const id = keys.join();
+  const id = keys.map((key) => `${key} ${rulesOf(state, key)}`).join();
   const cells = keys.flatMap((key) => {
     const [now, past] = [state.ranks[key], then.ranks[key] || []];
     const parts = now.map((part, n) => {
@@ -79,7 +86,7 @@ function showHeat(time, state, then) {
   });
   if (heatRows !== id) {
     heatRows = id;
-    const labels = single ? cells.map((_, n) => (n % 4 === 0 ? `${keys[0]}, user ${n}/16` : "")) : keys.map((key) => `rank ${key}`);
+    const labels = single ? cells.map((_, n) => (n % 4 === 0 ? `${keys[0]}, user ${n}/16` : "")) : keys.map((key) => rulesOf(state, key) || `rank ${key}`);
     if (heat) heat.end();
     heat = new Tide.Heat(at("heat"), { title: "Served, of those served or refused", rows: cells.length, labels });
   }
@@ -104,12 +111,13 @@ function showLevels(time, state) {
   const up = state.uptime_seconds;
   Tide.text("uptime", up < 120 ? `${Math.round(up)} s` : up < 7200 ? `${Math.round(up / 60)} min` : `${Math.round(up / 3600)} h`);
   Tide.rows(at("upstreams"), state.upstreams.map((one) => [one.address, one.in_flight, one.latency_seconds === null ? null : Tide.ms(1000 * one.latency_seconds)]));
-  const counts = (table) => Object.entries(table).map(([name, one]) => [name, one.admitted, one.refused, one.served]);
+  const counts = (table) => Object.entries(table).map(([name, one]) => [name, one.arrived, one.refused, one.served]);
+  Tide.rows(at("rules"), Object.entries(state.rules).map(([name, one]) => [name, one.business, one.arrived, one.refused, one.served, one.failed]));
   Tide.rows(at("workflows"), counts(state.workflows));
   Tide.rows(at("callers"), Object.entries(state.callers).slice(0, 50).map(([id, one]) => [id, one.credits, one.in_flight, one.demand, one.sheds]));
   const asked = (one) => one.top.map((row) => [one.limit, row.who, Math.round(row.asked), `${Math.round((100 * row.asked) / one.asked)} %`]);
   Tide.rows(at("heavy"), state.heavy_hitters.flatMap(asked));
-  const ranks = Object.entries(state.ranks).map(([rank, parts]) => [rank, ...["admitted", "refused", "served"].map((what) => parts.reduce((all, part) => all + part[what], 0))]);
+  const ranks = Object.entries(state.ranks).map(([rank, parts]) => [rank, ...["arrived", "refused", "served"].map((what) => parts.reduce((all, part) => all + part[what], 0))]);
   Tide.rows(at("by-rank"), ranks);
 }
 
@@ -135,7 +143,7 @@ async function showSlowly() {
     const list = await (await fetch("/refusals?limit=25")).json();
     Tide.text("refusals-total", Tide.number(list.total));
     Tide.rows(at("refusals-table"), list.refusals.map((one) => [
-      Math.round(one.ago_ms / 100) / 10, `${one.rank[0]}, ${one.rank[1]} (${one.band})`, one.workflow,
+      Math.round(one.ago_ms / 100) / 10, `${one.rank[0]}, ${one.rank[1]} (${one.band})`, one.rule, one.workflow,
       one.reason + (one.enforced ? "" : " (not enforced)"), ...readable(one), one.retry,
     ]));
     const policy = await (await fetch("/policy")).json();

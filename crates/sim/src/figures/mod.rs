@@ -10,6 +10,7 @@
 pub mod chart;
 pub mod claim;
 pub mod lab;
+pub mod testbed;
 
 mod breakwater_1;
 mod breakwater_10;
@@ -47,7 +48,6 @@ mod srtm_7;
 mod srtm_8;
 mod srtm_9;
 mod srtm_table_1;
-mod testbed;
 mod three_hops;
 mod tide_bursts;
 mod tide_callers;

@@ -24,17 +24,18 @@ pub(super) const EVERYBODY: [&str; 8] =
     ["tide", "breakwater", DAGOR, "seda", "codel", "window", "open", "ideal"];
 
 /// A service on which baselines are tuned.
-pub(super) struct Bed<'a> {
+#[derive(Clone, Copy, Debug)]
+pub struct Bed<'a> {
     /// Its plan.
-    pub(super) source: Source,
+    pub source: Source,
     /// Requests per second it can serve.
-    pub(super) capacity: f64,
+    pub capacity: f64,
     /// How many callers it has.
-    pub(super) callers: u32,
+    pub callers: u32,
     /// What is set otherwise than in the plan.
-    pub(super) sets: &'a [String],
+    pub sets: &'a [String],
     /// Whether a quick figure tries fewer values, at twice the capacity only.
-    pub(super) brief: bool,
+    pub brief: bool,
 }
 
 /// The best parameters of the policies that need them, for so many callers of a service of 10 µs
@@ -45,25 +46,29 @@ pub(super) fn tuned(lab: &Lab<'_>, callers: u32, sets: &[String]) -> Tuned {
 
 /// The same for any service.
 pub(super) fn tuned_for(lab: &Lab<'_>, bed: &Bed<'_>) -> Tuned {
-    let Bed { source, capacity, callers, sets, brief } = bed;
-    let brief = *brief && lab.quick;
-    let mut common = lab.four_seconds(if brief { 50_000 } else { 100_000 });
-    common.extend(sets.iter().cloned());
-    let loads = if brief { "load=[2.0]" } else { "load=[1.2,2.0]" };
-    common.extend([loads.to_owned(), format!("callers={callers}")]);
-    let with = |policy: &str, more: Vec<String>| {
-        let mut sets = common.clone();
-        sets.push(format!("policy={policy}"));
-        sets.extend(more);
-        sets
-    };
-    let title = format!("dagor-aimd, {callers} callers");
+    tuned_dagor(lab, bed).and(tuned_seda(lab, bed))
+}
+
+/// The best parameters of one policy for a service; none where there is nothing that its paper tunes.
+pub fn baseline(lab: &Lab<'_>, policy: &str, bed: &Bed<'_>) -> Option<Tuned> {
+    match policy {
+        DAGOR => Some(tuned_dagor(lab, bed)),
+        "seda" => Some(tuned_seda(lab, bed)),
+        "codel" | "window" => Some(tuned_alone_for(lab, policy, bed)),
+        _ => None,
+    }
+}
+
+fn tuned_dagor(lab: &Lab<'_>, bed: &Bed<'_>) -> Tuned {
     let threshold = "policies.dagor-aimd.gate.admission.detector.threshold";
     let thresholds = ["0.2 slo", "0.4 slo", "0.3 slo"];
-    let thresholds = if brief { &thresholds[..2] } else { &thresholds[..] };
-    let grid = Grid::new(&title).axis(threshold, thresholds);
-    let dagor = lab.tune(*source, &with(DAGOR, Vec::new()), &grid);
-    let share = capacity / f64::from(*callers);
+    let thresholds = if bed.is_brief(lab) { &thresholds[..2] } else { &thresholds[..] };
+    let grid = Grid::new(&format!("dagor-aimd, {} callers", bed.callers));
+    lab.tune(bed.source, &bed.trial(lab, DAGOR, &[]), &grid.axis(threshold, thresholds))
+}
+
+fn tuned_seda(lab: &Lab<'_>, bed: &Bed<'_>) -> Tuned {
+    let share = bed.capacity / f64::from(bed.callers);
     let start = seda_start(share);
     let throttle = |key| format!("policies.seda.caller.throttle.{key}");
     // Breakwater's 40 per second is for 1,000 callers of 850 per second each; it has to shrink as they
@@ -71,13 +76,31 @@ pub(super) fn tuned_for(lab: &Lab<'_>, bed: &Bed<'_>) -> Tuned {
     let scale = |step: f64| format!("{:.1}", step * share / 850.0);
     let steps = [scale(40.0), scale(10.0), scale(100.0)];
     let steps: Vec<&str> = steps.iter().map(String::as_str).collect();
-    let steps = if brief { &steps[..1] } else { &steps[..] };
+    let steps = if bed.is_brief(lab) { &steps[..1] } else { &steps[..] };
     let downs: &[&str] = if lab.quick { &["1.005", "1.04"] } else { &["1.005", "1.04", "1.3"] };
-    let grid = Grid::new(&format!("seda, {callers} callers"))
+    let grid = Grid::new(&format!("seda, {} callers", bed.callers))
         .axis(&throttle("adj_i"), steps)
         .axis(&throttle("adj_d"), downs);
-    let seda = lab.tune(*source, &with("seda", start.clone()), &grid);
-    dagor.and(Tuned { sets: start, note: String::new() }).and(seda)
+    let seda = lab.tune(bed.source, &bed.trial(lab, "seda", &start), &grid);
+    Tuned { sets: start, note: String::new() }.and(seda)
+}
+
+impl Bed<'_> {
+    fn is_brief(&self, lab: &Lab<'_>) -> bool {
+        self.brief && lab.quick
+    }
+
+    /// The runs in which a policy's values are compared, with `more` set.
+    fn trial(&self, lab: &Lab<'_>, policy: &str, more: &[String]) -> Vec<String> {
+        let brief = self.is_brief(lab);
+        let mut sets = lab.four_seconds(if brief { 50_000 } else { 100_000 });
+        sets.extend(self.sets.iter().cloned());
+        let loads = if brief { "load=[2.0]" } else { "load=[1.2,2.0]" };
+        sets.extend([loads.to_owned(), format!("callers={}", self.callers)]);
+        sets.push(format!("policy={policy}"));
+        sets.extend(more.iter().cloned());
+        sets
+    }
 }
 
 /// The best target of CoDel or steps of the window, at 1.4 times the capacity of the testbed.

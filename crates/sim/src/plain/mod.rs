@@ -34,6 +34,9 @@ pub struct Plain {
     pub workers: u32,
     /// How long it works on one.
     pub service: Service,
+    /// What is done for a request before and after that, elsewhere, by as many workers with queues of their own: the
+    /// services that this one calls, as far as the gate can tell.
+    pub around: Option<[Service; 2]>,
     /// Answers later than this are worth nothing.
     pub slo: Span,
     /// Offered load, in capacities.
@@ -52,6 +55,14 @@ pub struct Plain {
     pub warm_up: Span,
     /// Answers that are measured.
     pub answers: u32,
+}
+
+impl Plain {
+    /// What a request takes where nothing waits, on the mean.
+    pub fn takes(&self) -> Span {
+        let around = self.around.iter().flatten().map(|service| service.mean);
+        around.fold(self.service.mean, |sum, mean| sum + mean)
+    }
 }
 
 /// What came of it.
@@ -80,7 +91,7 @@ pub struct Seen {
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Arrive,
-    Done { worker: u32, number: u64 },
+    Done { station: usize, worker: u32, number: u64 },
     Leave { place: usize, number: u64 },
     Wake,
 }
@@ -91,11 +102,16 @@ struct Job {
     id: RequestId,
     number: u64,
     arrived: Instant,
-    work: Span,
+    /// At each station.
+    work: [Span; STATIONS],
     began: Instant,
     started: bool,
     gone: bool,
 }
+
+/// Where work is done, the service in the middle.
+const STATIONS: usize = 3;
+const SERVICE: usize = 1;
 
 #[derive(Debug)]
 struct Run<'a> {
@@ -107,9 +123,9 @@ struct Run<'a> {
     ranks: Rng,
     weather: Forecast,
     jobs: Vec<Option<Job>>,
-    /// The service's own queue, and what its workers work on.
-    queue: VecDeque<Job>,
-    workers: Vec<Option<Job>>,
+    /// Each station's own queue, and what its workers work on.
+    queues: [VecDeque<Job>; STATIONS],
+    workers: [Vec<Option<Job>>; STATIONS],
     number: u64,
     /// The next wake-up that was planned.
     wakes: Option<Instant>,
@@ -145,8 +161,8 @@ pub fn run(plain: &Plain, config: &GateConfig, seed: u64) -> Seen {
         ranks: stream(seed, "ranks"),
         weather: plain.weather.forecast(stream(seed, "weather")),
         jobs: Vec::new(),
-        queue: VecDeque::new(),
-        workers: vec![None; plain.workers as usize],
+        queues: Default::default(),
+        workers: std::array::from_fn(|_| vec![None; plain.workers as usize]),
         number: 0,
         wakes: None,
         since: None,
@@ -173,7 +189,7 @@ impl Run<'_> {
         }
         match event {
             Event::Arrive => self.arrive(now),
-            Event::Done { worker, number } => self.done(now, worker, number),
+            Event::Done { station, worker, number } => self.done(now, station, worker, number),
             Event::Leave { place, number } => self.leave(now, place, number),
             Event::Wake => {}
         }
@@ -205,7 +221,12 @@ impl Run<'_> {
     fn arrive(&mut self, now: Instant) {
         let gap = exponential(&mut self.arrivals) / self.rate();
         self.engine.after(Span::from_nanos_f64(gap), Event::Arrive);
-        let work = self.plain.service.sample(&mut self.works, 1.0);
+        let service = self.plain.service.sample(&mut self.works, 1.0);
+        let mut around = |at: usize| match &self.plain.around {
+            Some(around) => around[at].sample(&mut self.works, 1.0),
+            None => Span::ZERO,
+        };
+        let work = [around(0), service, around(1)];
         let user = 1 + self.ranks.below(u64::from(u16::MAX)) as u16;
         if self.since.is_some() {
             self.tally.arrived += 1;
@@ -241,42 +262,60 @@ impl Run<'_> {
     fn start(&mut self, now: Instant, id: RequestId) {
         let Some(job) = self.jobs[id.index()].as_mut() else { return };
         (job.started, job.began) = (true, now);
-        self.queue.push_back(*job);
-        self.work(now);
-        let inside = self.queue.len() + self.workers.iter().flatten().count();
+        let job = *job;
+        self.enter(now, 0, job);
+        let inside = self.queues.iter().map(VecDeque::len).sum::<usize>()
+            + self.workers.iter().flatten().flatten().count();
         let ratio = inside as f64 / f64::from(self.gate.slots());
         self.tally.most_inside = self.tally.most_inside.max(ratio);
     }
 
-    /// Whoever is idle takes the next of the service's queue.
-    fn work(&mut self, now: Instant) {
-        while let Some(idle) = self.workers.iter().position(Option::is_none) {
-            let Some(job) = self.queue.pop_front() else { return };
-            let ends = self.weather.ends(now, job.work);
-            self.workers[idle] = Some(job);
-            self.engine.at(ends, Event::Done { worker: idle as u32, number: job.number });
+    /// A job comes to a station that has something to do for it.
+    fn enter(&mut self, now: Instant, station: usize, job: Job) {
+        let has_work = |at: &usize| self.plain.around.is_some() || *at == SERVICE;
+        match (station..STATIONS).find(has_work) {
+            Some(station) => {
+                self.queues[station].push_back(job);
+                self.work(now, station);
+            }
+            None => self.leave_service(now, job),
         }
     }
 
-    fn done(&mut self, now: Instant, worker: u32, number: u64) {
-        let working = &mut self.workers[worker as usize];
-        let Some(job) = working.take_if(|working| working.number == number) else { return };
-        if self.since.is_some() {
-            self.tally.done += 1;
-            self.tally.work += job.work.as_nanos_f64();
+    /// Whoever is idle takes the next of the station's queue.
+    fn work(&mut self, now: Instant, station: usize) {
+        while let Some(idle) = self.workers[station].iter().position(Option::is_none) {
+            let Some(job) = self.queues[station].pop_front() else { return };
+            let work = job.work[station];
+            let ends = if station == SERVICE { self.weather.ends(now, work) } else { now + work };
+            self.workers[station][idle] = Some(job);
+            let done = Event::Done { station, worker: idle as u32, number: job.number };
+            self.engine.at(ends, done);
         }
+    }
+
+    fn done(&mut self, now: Instant, station: usize, worker: u32, number: u64) {
+        let working = &mut self.workers[station][worker as usize];
+        let Some(job) = working.take_if(|working| working.number == number) else { return };
+        if station == SERVICE && self.since.is_some() {
+            self.tally.done += 1;
+            self.tally.work += job.work[SERVICE].as_nanos_f64();
+        }
+        self.enter(now, station + 1, job);
+        self.work(now, station);
+    }
+
+    fn leave_service(&mut self, now: Instant, job: Job) {
         // It may have left meanwhile, and its place may be another's.
         let known = self.jobs[job.id.index()].filter(|known| known.number == job.number);
-        if let Some(known) = known {
-            self.jobs[job.id.index()] = None;
-            // Like a sidecar, the gate is told how long it took, not how much of that was work.
-            let cost = Cost::from(now.since(job.began));
-            self.gate.finish(now, job.id, Outcome::Serve, cost);
-            if !known.gone {
-                self.answered(now, job.arrived);
-            }
+        let Some(known) = known else { return };
+        self.jobs[job.id.index()] = None;
+        // Like a sidecar, the gate is told how long it took, not how much of that was work.
+        let cost = Cost::from(now.since(job.began));
+        self.gate.finish(now, job.id, Outcome::Serve, cost);
+        if !known.gone {
+            self.answered(now, job.arrived);
         }
-        self.work(now);
     }
 
     fn answered(&mut self, now: Instant, arrived: Instant) {
@@ -310,11 +349,13 @@ impl Run<'_> {
             self.gate.cancel(now, job.id);
         } else if !self.plain.goes_on {
             // The service is told, ends it, and has its worker back.
-            self.queue.retain(|queued| queued.number != number);
-            for worker in &mut self.workers {
-                worker.take_if(|working| working.number == number);
+            for station in 0..STATIONS {
+                self.queues[station].retain(|queued| queued.number != number);
+                for worker in &mut self.workers[station] {
+                    worker.take_if(|working| working.number == number);
+                }
+                self.work(now, station);
             }
-            self.work(now);
         }
         self.jobs[place] = None;
     }
@@ -351,6 +392,7 @@ mod tests {
         let plain = Plain {
             workers,
             service: Service { dist: Dist::Exponential, mean: Span::from_millis(5) },
+            around: None,
             slo: Span::from_millis(80),
             load: 2.0,
             before: 2.0,

@@ -12,8 +12,12 @@ use super::Plain;
 use crate::engine::Engine;
 use crate::random::{exponential, stream};
 
-/// The best share of the capacity that is answered in time.
+/// The best share of the capacity that is answered in time. Of several services in a row nobody sees all queues: there it is all
+/// that is asked for, or that the one in the middle can do.
 pub fn possible(plain: &Plain, seed: u64) -> f64 {
+    if plain.around.is_some() {
+        return plain.load.min(1.0);
+    }
     let per_worker = plain.slo.as_nanos_f64() / plain.service.mean.as_nanos_f64();
     let full = (per_worker * f64::from(plain.workers)).ceil() as usize;
     let lengths = [0.1_f64, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.5]

@@ -38,6 +38,7 @@ fn usual() -> Plain {
     Plain {
         workers: 1,
         service: Service { dist: Dist::Exponential, mean: Span::from_millis(5) },
+        around: None,
         slo: Span::from_millis(80),
         load: 2.0,
         before: 2.0,
@@ -61,7 +62,7 @@ pub fn rows() -> Vec<Row> {
     let given = |name, plain| Row { name, plain, learned: false };
     let learned = |name, plain: Plain| {
         // The objective of who says nothing is ten times what requests take.
-        Row { name, plain: Plain { slo: plain.service.mean.scale(10.0), ..plain }, learned: true }
+        Row { name, plain: Plain { slo: plain.takes().scale(10.0), ..plain }, learned: true }
     };
     let (ms, us) = (Span::from_millis, Span::from_micros);
     let (exponential, bimodal) = (Dist::Exponential, Dist::Bimodal);
@@ -71,6 +72,8 @@ pub fn rows() -> Vec<Row> {
     let wide = |workers, load| of(workers, Dist::Exponential, ms(5), ms(80), load);
     let stalls = Some(Stalls { lasts: ms(400), every: Span::from_secs(10) });
     let neighbour = Some(Neighbour { speed: 0.5, lasts: (ms(20), ms(200)) });
+    let around = [ms(4), ms(4)].map(|mean| Service { dist: Dist::Exponential, mean });
+    let tiers = |plain| Plain { slo: ms(160), around: Some(around.clone()), ..plain };
     let stalled = |plain| Plain { weather: Weather { stalls, neighbour: None }, ..plain };
     let shared = |plain| Plain { weather: Weather { stalls: None, neighbour }, ..plain };
     vec![
@@ -109,6 +112,12 @@ pub fn rows() -> Vec<Row> {
         learned("1 worker, nothing said, 4 x", at(4.0)),
         learned("4 workers, nothing said, 2 x", wide(4, 2.0)),
         learned("32 workers, nothing said, 2 x", wide(32, 2.0)),
+        given("3 tiers, 1.2 x", tiers(at(1.2))),
+        given("3 tiers, 2 x", tiers(at(2.0))),
+        given("3 tiers, 4 x", tiers(at(4.0))),
+        learned("3 tiers, nothing said, 2 x", tiers(at(2.0))),
+        given("3 tiers of 4 workers, 2 x", tiers(wide(4, 2.0))),
+        given("3 tiers, 0.8 x", tiers(at(0.8))),
         given("1 worker, 0.8 x", at(0.8)),
         given("4 workers, 0.8 x", wide(4, 0.8)),
         given("32 workers, 0.9 x", wide(32, 0.9)),

@@ -34,6 +34,8 @@ struct Real {
     valid: bool,
     /// Least and most goodput of its rounds, in requests per second.
     goodput_range: (f64, f64),
+    /// What of its parameters was chosen for this service, and from what; empty for none.
+    tuned: String,
 }
 
 /// Everything about a run.
@@ -76,6 +78,7 @@ impl Row {
             slo_us: slo.as_micros_f64(),
             valid: lag <= slo.scale(LATEST) && tally.is_enough(),
             goodput_range: (rate(tally.good), rate(tally.good)),
+            tuned: String::new(),
         };
         let report = Report {
             plan: run.plan.name.clone(),
@@ -132,6 +135,13 @@ impl Row {
         Some(median)
     }
 
+    /// Its parameters were chosen, as `note` says.
+    pub(super) fn is_tuned(&mut self, note: &str) {
+        if let Some(real) = &mut self.real {
+            note.clone_into(&mut real.tuned);
+        }
+    }
+
     /// One JSON object: the simulator's fields, and those of a real run.
     pub(super) fn to_json(&self) -> String {
         let mut json = self.report.to_json();
@@ -142,7 +152,7 @@ impl Row {
             ",\"cpu_server\":{:.4},\"cpu_us_per_request\":{:.4},\"stolen_server\":{:.4},\
              \"goodput_range_rps\":[{:.1},{:.1}],\"connections\":{},\
              \"bytes_per_connection\":{},\"send_lag_p99_us\":{:.3},\"rtt_us\":{:.3},\"slo_us\":{:.3},\
-             \"valid\":{}}}",
+             \"valid\":{},\"tuned\":{:?}}}",
             real.cpu_server,
             real.cpu_us_per_request,
             real.stolen_server,
@@ -153,7 +163,8 @@ impl Row {
             real.send_lag_p99_us,
             real.rtt_us,
             real.slo_us,
-            real.valid
+            real.valid,
+            real.tuned
         );
         json
     }

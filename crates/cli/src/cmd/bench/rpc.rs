@@ -7,6 +7,8 @@ use std::time::Duration;
 use clap::ValueEnum;
 use tidegate_core::Span;
 use tidegate_sim::dist::{Dist, Service};
+use tidegate_sim::figures::lab::{Lab, Source, Tuned};
+use tidegate_sim::figures::testbed;
 use tidegate_sim::plan::{Plan, STANDARD};
 
 use super::super::progress::Progress;
@@ -56,6 +58,10 @@ pub(crate) struct Rpc {
     /// Set a value of the policies otherwise, as in `tidegate sim`; may be given several times.
     #[arg(long = "set", value_name = "PATH=VALUE")]
     sets: Vec<String>,
+    /// Leave the baselines' parameters as they are in the standard plan. Otherwise each is tuned in the
+    /// simulator for the most goodput at this service, as in the figures, and what was chosen is told.
+    #[arg(long)]
+    untuned: bool,
     /// Simulate the same too, as policies called `sim tide` and so on; not the key-value store.
     #[arg(long)]
     simulate: bool,
@@ -99,6 +105,13 @@ struct Bed<'a> {
     core: usize,
 }
 
+/// What the runs have in common with nothing measured yet; all else is set.
+const PLAN: Source = Source {
+    name: "bench-rpc",
+    text: "include = \"standard\"\n[service]\ncores = 1\n[workload]\nranks = \"uniform\"\n\
+           [caller]\nretry = { attempts = 1 }\n",
+};
+
 /// The names of the standard plan's policies.
 fn standard() -> Vec<&'static str> {
     let blocks = STANDARD.lines().filter_map(|line| line.strip_prefix("[policies."));
@@ -118,7 +131,7 @@ impl Rpc {
         };
         // What is wrong is told before anything is measured.
         self.check(work)?;
-        self.plan(&service, &ASSUMED)?;
+        self.plan(&service, &ASSUMED, &[])?;
         for core in self.cores.iter().filter(|core| !child::has(**core)) {
             eprintln!(
                 "tidegate: --cores: there is no core {core} to be had; the scheduler decides"
@@ -132,7 +145,13 @@ impl Rpc {
         let interrupt = Interrupt::watch();
         progress.say("bench rpc: measures round trip and capacity");
         let ground = self.ground(work, &service, server_core)?;
-        let plan = self.plan(&service, &ground)?;
+        let tuned = if self.untuned {
+            Vec::new()
+        } else {
+            progress.say("bench rpc: tunes baselines in the simulator");
+            self.tune(&service, &ground)
+        };
+        let plan = self.plan(&service, &ground, &tuned)?;
         let (plan, service) = (&plan, &service);
         let bed = Bed { plan, work, service, ground: &ground, core: server_core };
         let runs = plan.points.len() * self.rounds as usize;
@@ -140,8 +159,12 @@ impl Rpc {
         let mut rows = Vec::new();
         // Tells a point whose rounds are over.
         let mut finish = |number: usize, rounds: Vec<Row>| {
-            let Some(row) = Row::median(rounds) else { return Ok(()) };
+            let Some(mut row) = Row::median(rounds) else { return Ok(()) };
             let point = &plan.points[number];
+            let chosen = tuned.iter().find(|(policy, _)| *policy == point.policy);
+            if let Some((_, tuned)) = chosen {
+                row.is_tuned(&tuned.note);
+            }
             let simulate = || tidegate_sim::run_point(plan, point, self.seed);
             let simulated = self.simulate.then(|| Row::simulated(simulate()));
             progress.wipe();
@@ -173,7 +196,7 @@ impl Rpc {
             finish(number, rounds)?;
         }
         drop(progress);
-        self.tell(&rows, &ground)?;
+        self.tell(&rows, &ground, &tuned)?;
         if interrupt.is_seen() {
             return Err(Error::Failed("interrupted: not everything was measured".to_owned()));
         }
@@ -217,12 +240,48 @@ impl Rpc {
         Ok(Ground { capacity, rtt, slo })
     }
 
-    /// The runs, as the simulator's plan of the same: its policies and their parameters.
-    fn plan(&self, service: &Service, ground: &Ground) -> Result<Plan, Error> {
+    /// The runs, as the simulator's plan of the same: its policies and their parameters. What users
+    /// set comes last, and so counts.
+    fn plan(
+        &self,
+        service: &Service,
+        ground: &Ground,
+        tuned: &[(String, Tuned)],
+    ) -> Result<Plan, Error> {
+        let mut sets = self.bed(service, ground);
         let loads = match &self.shift[..] {
             [] => self.load.clone(),
             [first, ..] => vec![*first],
         };
+        let seconds = self.seconds * self.shift.len().max(1) as f64;
+        let mut steps = Vec::new();
+        for (number, load) in self.shift.iter().enumerate().skip(1) {
+            let at = self.seconds * number as f64;
+            steps.push(format!("{{ at = \"{at}s\", load = {load:?} }}"));
+        }
+        sets.extend([
+            format!("duration={seconds}s"),
+            format!("warmup={}s", self.warmup()),
+            format!("policy={:?}", self.policies),
+            format!("load={loads:?}"),
+            format!("callers={}", self.callers),
+            format!("seed={}", self.seed),
+            format!("workload.steps=[{}]", steps.join(", ")),
+        ]);
+        sets.extend(tuned.iter().flat_map(|(_, tuned)| &tuned.sets).cloned());
+        sets.extend(self.sets.iter().cloned());
+        Plan::parse(PLAN.name, PLAN.text, &sets, Path::new("")).map_err(|error| {
+            let names = standard();
+            let unknown = self.policies.iter().find(|name| !names.contains(&name.as_str()));
+            Error::Input(match unknown {
+                Some(name) => format!("--policy {name}: not one of {}", names.join(", ")),
+                None => error.to_string(),
+            })
+        })
+    }
+
+    /// Service, objective and network of that plan, as set.
+    fn bed(&self, service: &Service, ground: &Ground) -> Vec<String> {
         let shape = match service.dist {
             Dist::Constant => "constant",
             Dist::Bimodal => "bimodal",
@@ -231,38 +290,33 @@ impl Rpc {
         // What a request costs beyond its service, half of it to receive and half to answer.
         let mean = 1e9 / ground.capacity;
         let beyond = ((mean - service.mean.as_nanos() as f64) / 2.0).max(0.0) as u64;
-        let seconds = self.seconds * self.shift.len().max(1) as f64;
-        let quoted: Vec<String> = self.policies.iter().map(|name| format!("{name:?}")).collect();
-        let mut steps = Vec::new();
-        for (number, load) in self.shift.iter().enumerate().skip(1) {
-            let at = self.seconds * number as f64;
-            steps.push(format!("{{ at = \"{at}s\", load = {load:?} }}"));
-        }
-        let text = format!(
-            "include = \"standard\"\nduration = \"{seconds}s\"\nwarmup = \"{}s\"\nslo = \"{}ns\"\n\
-             policy = [{}]\nload = {loads:?}\ncallers = {}\nseed = {}\n\
-             [service]\ncores = 1\ntime = \"{}ns\"\ndistribution = \"{shape}\"\n\
-             receive = \"{beyond}ns\"\nsend = \"{beyond}ns\"\nresponse = \"{beyond}ns\"\n\
-             [network]\nrtt = \"{}ns\"\n[workload]\nranks = \"uniform\"\nsteps = [{}]\n\
-             [caller]\nhold_time = \"{}ns\"\nretry = {{ attempts = 1 }}\n",
-            self.warmup(),
-            ground.slo.as_nanos(),
-            quoted.join(", "),
-            self.callers,
-            self.seed,
-            service.mean.as_nanos().max(1),
-            ground.rtt.as_nanos(),
-            steps.join(", "),
-            ground.rtt.as_nanos(),
-        );
-        Plan::parse("bench-rpc", &text, &self.sets, Path::new("")).map_err(|error| {
-            let names = standard();
-            let unknown = self.policies.iter().find(|name| !names.contains(&name.as_str()));
-            Error::Input(match unknown {
-                Some(name) => format!("--policy {name}: not one of {}", names.join(", ")),
-                None => error.to_string(),
-            })
-        })
+        vec![
+            format!("slo={}ns", ground.slo.as_nanos()),
+            format!("service.time={}ns", service.mean.as_nanos().max(1)),
+            format!("service.distribution={shape}"),
+            format!("service.receive={beyond}ns"),
+            format!("service.send={beyond}ns"),
+            format!("service.response={beyond}ns"),
+            format!("network.rtt={}ns", ground.rtt.as_nanos()),
+            format!("caller.hold_time={}ns", ground.rtt.as_nanos()),
+        ]
+    }
+
+    /// The best parameters of the baselines, found in the simulator by the rule of the figures
+    /// (Breakwater §5.1: each is tuned for the most goodput, per workload).
+    fn tune(&self, service: &Service, ground: &Ground) -> Vec<(String, Tuned)> {
+        let mut sets = self.bed(service, ground);
+        sets.extend(self.sets.iter().cloned());
+        let bed = testbed::Bed {
+            source: PLAN,
+            capacity: ground.capacity,
+            callers: u32::try_from(self.callers).unwrap_or(u32::MAX),
+            sets: &sets,
+            brief: false,
+        };
+        let lab = Lab::new(false, self.seed, 0, &|_, _| {});
+        let of = |policy: &String| Some((policy.clone(), testbed::baseline(&lab, policy, &bed)?));
+        self.policies.iter().filter_map(of).collect()
     }
 
     fn warmup(&self) -> f64 {
@@ -334,7 +388,7 @@ impl Rpc {
         progress: &Progress,
     ) -> Result<(), Error> {
         let slo = self.slo.unwrap_or(ASSUMED.slo);
-        let plan = self.plan(service, &Ground { slo, ..ASSUMED })?;
+        let plan = self.plan(service, &Ground { slo, ..ASSUMED }, &[])?;
         let mut points = plan.points;
         points.dedup_by(|a, b| a.policy == b.policy);
         let runs = points.len();
@@ -375,8 +429,8 @@ impl Rpc {
     }
 
     /// The table, and the files.
-    fn tell(&self, rows: &[Row], ground: &Ground) -> Result<(), Error> {
-        let heading = format!(
+    fn tell(&self, rows: &[Row], ground: &Ground, tuned: &[(String, Tuned)]) -> Result<(), Error> {
+        let mut heading = format!(
             "capacity {:.0}/s, round trip {:.1} µs, SLO {:.0} µs, {} callers, {}\n",
             ground.capacity,
             ground.rtt.as_micros_f64(),
@@ -384,6 +438,9 @@ impl Rpc {
             self.callers,
             self.service
         );
+        for (_, tuned) in tuned {
+            heading += &format!("tuned in the simulator: {}\n", tuned.note);
+        }
         let json: String = rows.iter().map(|row| row.to_json() + "\n").collect();
         let table = heading + &rows::table(rows);
         if let Some(folder) = &self.out {

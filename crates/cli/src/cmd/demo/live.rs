@@ -98,7 +98,7 @@ impl Show {
         let controls = Controls::new(load);
         let [first, second] = &controls.policies;
         Ok(Self {
-            stages: [Stage::start(first, 1)?, Stage::start(second, 1)?],
+            stages: [Stage::start(first, false, 1)?, Stage::start(second, false, 1)?],
             controls: Mutex::new(controls),
             windows: Mutex::default(),
             told: tokio::sync::watch::Sender::new(Value::Null),
@@ -127,7 +127,7 @@ impl Show {
             next.set(key, value)?;
         }
         for (stage, policy) in self.stages.iter().zip(&next.policies) {
-            stage.service.slow((next.slowness * 100.0) as u32);
+            stage.slow((next.slowness * 100.0) as u32);
             if stage.policy() != *policy {
                 stage.choose(policy).map_err(|error| error.to_string())?;
             }
@@ -193,14 +193,15 @@ fn lane(stage: &Stage, latest: &[Record], records: &[Record], mix: Mix) -> Value
         let latency = quantile(&latencies, part);
         (!latencies.is_empty()).then(|| (latency.as_secs_f64() * 1e4).round() / 10.0)
     };
-    let state = stage.sidecar.state();
+    let sidecar = stage.sidecar();
+    let state = sidecar.state();
     let last = state["last_rank"].as_array().and_then(|rank| {
         let part = |n: usize| rank.get(n)?.as_u64();
         Some(Rank::new(part(0)? as u8, part(1)? as u16))
     });
     json!({
         "policy": stage.policy(),
-        "admin": format!("http://{}/dashboard", stage.sidecar.admin()),
+        "admin": format!("http://{}/dashboard", sidecar.admin()),
         "offered": stage.lane.sent() as f64 / TICK.as_secs_f64(),
         "goodput": rate(&|record| record.is_good()),
         "late": rate(&|record| record.fate == Fate::Served && !record.is_good()),

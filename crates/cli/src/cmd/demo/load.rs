@@ -2,7 +2,6 @@
 //! those before, to every lane alike; a latency counts from the time a request was to be sent.
 
 use std::collections::VecDeque;
-use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,10 +9,12 @@ use std::time::Duration;
 
 use tidegate_core::Rank;
 use tidegate_core::rng::Rng;
+use tidegate_http::wire::{FEEDBACK, read_feedback};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
+use super::callers::{self, Callers};
 use super::service::{CAPACITY, exponential};
 
 /// An answer later than this is worth nothing to whoever asked.
@@ -132,11 +133,21 @@ impl Record {
     }
 }
 
+/// A sidecar, and what belongs to it alone.
+#[derive(Debug)]
+struct Target {
+    address: SocketAddr,
+    idle: Mutex<Vec<Connection>>,
+    callers: Option<Callers>,
+}
+
 /// Sends requests to one sidecar, and keeps what became of them.
 #[derive(Debug)]
 pub(crate) struct Lane {
-    to: SocketAddr,
-    idle: Mutex<Vec<Connection>>,
+    /// Where to; another one after [`turn_to`](Self::turn_to).
+    to: Mutex<Arc<Target>>,
+    /// Whether its clients obey what they are told, where the policy tells something.
+    obeys: bool,
     records: Mutex<VecDeque<Record>>,
     waits: Mutex<Rng>,
     /// Requests sent since somebody asked.
@@ -147,10 +158,27 @@ impl Lane {
     /// Records kept until somebody takes them: a minute at ten times the load.
     const RECORDS: usize = 120_000;
 
-    pub(crate) fn new(to: SocketAddr) -> Self {
-        let (idle, records) = (Mutex::default(), Mutex::default());
-        let waits = Mutex::new(Rng::new(u64::from(to.port())));
-        Self { to, idle, records, waits, sent: AtomicU64::new(0) }
+    pub(crate) fn new(obeys: bool) -> Self {
+        let nowhere = Target {
+            address: (std::net::Ipv4Addr::UNSPECIFIED, 0).into(),
+            idle: Mutex::default(),
+            callers: None,
+        };
+        Self {
+            to: Mutex::new(Arc::new(nowhere)),
+            obeys,
+            records: Mutex::default(),
+            waits: Mutex::new(Rng::new(1)),
+            sent: AtomicU64::new(0),
+        }
+    }
+
+    /// From now on everything goes to the sidecar at `address`, which runs `policy`. What is still under way to the one
+    /// before is nobody's business any more.
+    pub(crate) fn turn_to(&self, address: SocketAddr, policy: &str) {
+        let callers = if self.obeys { Callers::of(policy) } else { None };
+        *lock(&self.to) = Arc::new(Target { address, idle: Mutex::default(), callers });
+        lock(&self.records).clear();
     }
 
     /// What has ended since the last time.
@@ -163,7 +191,11 @@ impl Lane {
         self.sent.swap(0, Ordering::Relaxed)
     }
 
-    fn keep(&self, record: Record) {
+    /// Unless it went to a sidecar that is gone.
+    fn keep(&self, target: &Arc<Target>, record: Record) {
+        if !Arc::ptr_eq(target, &lock(&self.to)) {
+            return;
+        }
         let mut records = lock(&self.records);
         if records.len() == Self::RECORDS {
             records.pop_front();
@@ -174,10 +206,10 @@ impl Lane {
     async fn send(self: Arc<Self>, due: Instant, rank: Rank, place: Option<f64>, retries: bool) {
         let mut due = due;
         for attempt in 0..ATTEMPTS {
-            self.sent.fetch_add(1, Ordering::Relaxed);
-            let fate = tokio::time::timeout_at(due + PATIENCE, self.exchange(rank)).await;
+            let target = Arc::clone(&lock(&self.to));
+            let fate = tokio::time::timeout_at(due + PATIENCE, self.exchange(&target, rank)).await;
             let fate = fate.unwrap_or(Fate::GaveUp);
-            self.keep(Record { due, place, fate, latency: Instant::now() - due });
+            self.keep(&target, Record { due, place, fate, latency: Instant::now() - due });
             if !retries || fate == Fate::Served || attempt + 1 == ATTEMPTS {
                 return;
             }
@@ -187,34 +219,63 @@ impl Lane {
         }
     }
 
-    async fn exchange(&self, rank: Rank) -> Fate {
-        // A connection that was kept may have been closed by now; a new one is not.
-        let kept = lock(&self.idle).pop();
-        if let Some(connection) = kept
-            && let Ok(fate) = self.ask(connection, rank).await
-        {
-            return fate;
-        }
-        match TcpStream::connect(self.to).await {
-            Ok(stream) => self.ask(Connection::new(stream), rank).await.unwrap_or(Fate::Failed),
-            Err(_) => Fate::Failed,
-        }
+    async fn exchange(&self, target: &Target, rank: Rank) -> Fate {
+        let Some(callers) = &target.callers else {
+            let context = format!("r=({} {})", rank.business(), rank.user());
+            let answer = self.ask(target, context.as_bytes()).await;
+            return answer.map_or(Fate::Failed, |answer| Fate::of(answer.status));
+        };
+        let Some((call, context)) = callers.leave(rank).await else { return Fate::Refused };
+        let answer = self.ask(target, &context).await;
+        let status = answer.as_ref().map_or(0, |answer| answer.status);
+        let feedback = answer.as_ref().ok().and_then(|answer| answer.feedback.as_deref());
+        callers::answered(call, status, feedback.and_then(|field| read_feedback(field).ok()));
+        Fate::of(status)
     }
 
-    async fn ask(&self, mut connection: Connection, rank: Rank) -> std::io::Result<Fate> {
-        connection.send(rank).await?;
-        let (status, again) = connection.answer().await?;
+    async fn ask(&self, target: &Target, context: &[u8]) -> std::io::Result<Head> {
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        // A connection that was kept may have been closed by now; a new one is not.
+        let kept = lock(&target.idle).pop();
+        if let Some(connection) = kept
+            && let Ok(answer) = target.ask(connection, context).await
+        {
+            return Ok(answer);
+        }
+        let stream = TcpStream::connect(target.address).await?;
+        target.ask(Connection::new(stream), context).await
+    }
+}
+
+impl Fate {
+    fn of(status: u16) -> Self {
+        match status {
+            200 => Self::Served,
+            503 | 429 => Self::Refused,
+            _ => Self::Failed,
+        }
+    }
+}
+
+impl Target {
+    async fn ask(&self, mut connection: Connection, context: &[u8]) -> std::io::Result<Head> {
+        connection.send(context).await?;
+        let (answer, again) = connection.answer().await?;
         let mut idle = lock(&self.idle);
         if again && idle.len() < IDLE_LIMIT {
             connection.kept = true;
             idle.push(connection);
         }
-        Ok(match status {
-            200 => Fate::Served,
-            503 | 429 => Fate::Refused,
-            _ => Fate::Failed,
-        })
+        Ok(answer)
     }
+}
+
+/// What is read of an answer.
+#[derive(Debug)]
+struct Head {
+    status: u16,
+    /// The field by which a gate tells its callers.
+    feedback: Option<Vec<u8>>,
 }
 
 /// A connection with what was read from it. It is reset when it is given up: closed in the usual
@@ -233,32 +294,33 @@ impl Connection {
         Self { stream, buffer: Vec::with_capacity(512), kept: false }
     }
 
-    async fn send(&mut self, rank: Rank) -> std::io::Result<()> {
+    async fn send(&mut self, context: &[u8]) -> std::io::Result<()> {
         self.kept = false;
         self.buffer.clear();
-        let (business, user) = (rank.business(), rank.user());
-        let _ = write!(
-            self.buffer,
-            "GET /work HTTP/1.1\r\nhost: demo\r\noverload-context: r=({business} {user})\r\n\r\n"
-        );
+        self.buffer.extend_from_slice(b"GET /work HTTP/1.1\r\nhost: demo\r\noverload-context: ");
+        self.buffer.extend_from_slice(context);
+        self.buffer.extend_from_slice(b"\r\n\r\n");
         self.stream.write_all(&self.buffer).await?;
         self.buffer.clear();
         Ok(())
     }
 
-    /// The status, and whether another request can be sent.
-    async fn answer(&mut self) -> std::io::Result<(u16, bool)> {
+    /// What is read of the answer, and whether another request can be sent.
+    async fn answer(&mut self) -> std::io::Result<(Head, bool)> {
         loop {
             if self.stream.read_buf(&mut self.buffer).await? == 0 {
                 return Err(std::io::ErrorKind::UnexpectedEof.into());
             }
             let Some(end) = find(&self.buffer, b"\r\n\r\n") else { continue };
-            let status = status(&self.buffer).unwrap_or(0);
-            match content_length(&self.buffer[..end]) {
-                Some(length) if self.buffer.len() < end + 4 + length => {}
-                Some(_) => return Ok((status, true)),
-                None => return Ok((status, false)),
+            let fields = &self.buffer[..end];
+            let length = field(fields, "content-length");
+            let length = length.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+            if length.is_some_and(|length: usize| self.buffer.len() < end + 4 + length) {
+                continue;
             }
+            let feedback = field(fields, FEEDBACK.as_str()).map(<[u8]>::to_vec);
+            let head = Head { status: status(&self.buffer).unwrap_or(0), feedback };
+            return Ok((head, length.is_some()));
         }
     }
 }
@@ -280,12 +342,11 @@ fn status(head: &[u8]) -> Option<u16> {
     std::str::from_utf8(head.get(9..12)?).ok()?.parse().ok()
 }
 
-/// Of a head as hyper writes it: names in lower case.
-fn content_length(head: &[u8]) -> Option<usize> {
-    const NAME: &[u8] = b"\r\ncontent-length: ";
-    let rest = &head[find(head, NAME)? + NAME.len()..];
-    let line = &rest[..find(rest, b"\r").unwrap_or(rest.len())];
-    std::str::from_utf8(line).ok()?.parse().ok()
+/// A field of a head as the sidecar writes it: names in lower case.
+fn field<'a>(head: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    let start = format!("\r\n{name}: ");
+    let rest = &head[find(head, start.as_bytes())? + start.len()..];
+    Some(&rest[..find(rest, b"\r").unwrap_or(rest.len())])
 }
 
 /// Sends what is wanted to all lanes, the same to each, until the task is dropped.

@@ -1,6 +1,7 @@
 //! `tidegate demo`: a service that can do 200 requests per second, a sidecar before it, more load
 //! than it can take, and what comes of it.
 
+mod callers;
 mod lane;
 mod live;
 mod load;
@@ -20,7 +21,8 @@ use super::{Error, Format, print};
 /// charts. Needs nothing, and touches nothing but loopback. Ctrl-C ends all of it at once.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Demo {
-    /// Without a page: try every policy at three loads for 40 seconds, and print a table.
+    /// Without a page: try every policy at three loads for 40 seconds, and print two tables: with callers that know nothing of
+    /// the gate, and with callers that obey it.
     #[arg(long)]
     once: bool,
     /// How to answer, with --once.

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::super::progress::Progress;
 use super::super::{Error, Format, print};
-use super::lane::{POLICIES, Stage};
+use super::lane::{OBEYED, POLICIES, Stage};
 use super::load::{self, Fate, OBJECTIVE, PATIENCE, Record, Wanted};
 use super::service::{CAPACITY, MEAN, WORKERS};
 use super::{failed, runtime};
@@ -25,10 +25,21 @@ const LAST: Duration = Duration::from_millis(1010);
 /// Steps of the bar per second.
 const STEPS: u32 = 5;
 
+/// A policy, and whether its callers obey what they are told.
+type Shown = (&'static str, bool);
+
+/// All that is measured, side by side.
+fn shown() -> Vec<Shown> {
+    let plain = POLICIES.iter().map(|policy| (*policy, false));
+    plain.chain(OBEYED.iter().map(|policy| (*policy, true))).collect()
+}
+
 /// What a policy made of a load.
 #[derive(Debug)]
 struct Score {
     policy: &'static str,
+    /// Whether its callers obey what they are told.
+    obey: bool,
     load: f64,
     offered_rps: f64,
     /// Answered within the objective.
@@ -40,7 +51,7 @@ struct Score {
 }
 
 impl Score {
-    fn of(policy: &'static str, load: f64, counted: Duration, records: &[Record]) -> Self {
+    fn of((policy, obey): Shown, load: f64, counted: Duration, records: &[Record]) -> Self {
         let rate = |n: usize| n as f64 / counted.as_secs_f64();
         let good = |records: &[&Record]| records.iter().filter(|record| record.is_good()).count();
         let all: Vec<&Record> = records.iter().collect();
@@ -54,6 +65,7 @@ impl Score {
         latencies.sort_unstable();
         Self {
             policy,
+            obey,
             load,
             offered_rps: rate(all.len()),
             goodput_rps: rate(good(&all)),
@@ -69,6 +81,7 @@ impl Score {
         };
         json!({
             "policy": self.policy,
+            "callers": if self.obey { "obeying" } else { "plain" },
             "load": self.load,
             "offered_rps": round(self.offered_rps, 1),
             "goodput_rps": round(self.goodput_rps, 1),
@@ -93,7 +106,7 @@ pub(crate) fn run(format: Format) -> Result<(), Error> {
             let all = STEPS * LOADS.len() as u32;
             progress.tell((STEPS * n as u32 + step) as usize, all as usize);
         };
-        let stages = POLICIES.iter().map(|policy| Stage::start(policy, 1));
+        let stages = shown().into_iter().map(|(policy, obey)| Stage::start(policy, obey, 1));
         let stages = stages.collect::<Result<Vec<_>, _>>().map_err(|error| failed(&error))?;
         scores.extend(runtime.block_on(measure(&stages, phase, &tell)));
     }
@@ -123,10 +136,10 @@ async fn measure(
     sending.abort();
     // Everything that counts has an answer by then, or nobody waits for it any more.
     tokio::time::sleep_until(to + LAST).await;
-    let scores = POLICIES.iter().zip(stages).map(|(policy, stage)| {
+    let scores = shown().into_iter().zip(stages).map(|(shown, stage)| {
         let inside = |record: &Record| (from..to).contains(&record.due);
         let records: Vec<Record> = stage.lane.take().into_iter().filter(inside).collect();
-        Score::of(policy, load, counted, &records)
+        Score::of(shown, load, counted, &records)
     });
     scores.collect()
 }
@@ -150,22 +163,31 @@ fn table(scores: &[Score]) -> String {
         text += &format!("  │ {:>8} {:>8} {:>8}", "good/s", "p99", "top ¼");
     }
     text += "\n";
-    text += &"─".repeat(10);
-    for _ in LOADS {
-        text += &format!("──┼─{}", "─".repeat(26));
-    }
-    text += "\n";
-    for policy in POLICIES {
-        text += &format!("{policy:<10}");
-        for score in scores.iter().filter(|score| score.policy == policy) {
-            let more = if score.p99 >= PATIENCE { ">" } else { "" };
-            let p99 = format!("{more}{} ms", score.p99.min(PATIENCE).as_millis());
-            let top = format!("{:.1} %", 100.0 * score.success_top_quarter);
-            text += &format!("  │ {:>8.0} {p99:>8} {top:>8}", score.goodput_rps);
-        }
-        text += "\n";
-    }
+    text += &rule("");
+    POLICIES.iter().for_each(|policy| text += &row(scores, (policy, false)));
+    text +=
+        &rule(&format!(" with callers that obey, and gates that know of the {WORKERS} workers "));
+    OBEYED.iter().for_each(|policy| text += &row(scores, (policy, true)));
     text + "\ngood/s: answered in time.  p99: of what was not refused.  \
            top ¼: answered in time, of the most important quarter\n\
            (at 5 × that quarter alone is more than the service can do: at most 80 %).\n"
+}
+
+/// A line across the table that may say what comes below.
+fn rule(title: &str) -> String {
+    let mut line = "─".repeat(10) + &format!("──┼─{}", "─".repeat(26)).repeat(LOADS.len());
+    let end = line.char_indices().nth(title.chars().count()).map_or(line.len(), |(at, _)| at);
+    line.replace_range(..end, title);
+    line + "\n"
+}
+
+fn row(scores: &[Score], (policy, obey): Shown) -> String {
+    let mut text = format!("{policy:<10}");
+    for score in scores.iter().filter(|score| (score.policy, score.obey) == (policy, obey)) {
+        let more = if score.p99 >= PATIENCE { ">" } else { "" };
+        let p99 = format!("{more}{} ms", score.p99.min(PATIENCE).as_millis());
+        let top = format!("{:.1} %", 100.0 * score.success_top_quarter);
+        text += &format!("  │ {:>8.0} {p99:>8} {top:>8}", score.goodput_rps);
+    }
+    text + "\n"
 }

@@ -55,6 +55,11 @@ impl Service {
         self.slowness.store(hundredths, Ordering::Relaxed);
     }
 
+    /// In hundredths of their usual time.
+    pub(crate) fn slowness(&self) -> u32 {
+        self.slowness.load(Ordering::Relaxed)
+    }
+
     /// Serves on a thread of its own, so that the generator cannot hold it up, until the other end of
     /// `over` is dropped. Tells where.
     pub(crate) fn start(self: Arc<Self>, over: oneshot::Receiver<()>) -> io::Result<SocketAddr> {

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::super::bucket::Limit;
+use super::super::order::BANDS;
 use super::super::{Unit, check_factor};
-use super::BANDS;
 use crate::config::Problems;
 use crate::rank::Criticality;
 use crate::time::Span;

@@ -5,10 +5,7 @@
 //!    comes at once.
 //! 2. A request takes its estimated cost and settles at the end; what is missing is owed.
 //! 3. **Out of quota, a criticality is refused only when all lower ones already are**
-//!    ("Handling Overload", Criticality). A request leaves an eighth of the burst untouched for each
-//!    more critical band that asked within the time a burst takes to fill. So tokens run out for the
-//!    least critical band first, and those above it find what they need. A workflow whose requests
-//!    all have one criticality, which is most of them, has its whole burst.
+//!    ("Handling Overload", Criticality): see [`order`](super::order).
 //! 4. Enforced always, or only while the gate is overloaded. Then what passes beyond the quota is
 //!    still counted, down to no tokens: at the first sign of overload who is above its quota is
 //!    held to it, and who kept within has its burst.
@@ -17,6 +14,7 @@
 mod config;
 
 use super::bucket::{Bucket, Limit, Shortage};
+use super::order::{BANDS, Order};
 use super::{Ask, CarryOver, LimitConfig, Limiter, Receipt, refusal};
 use crate::context::{Context, Workflow, Workflows};
 use crate::meter::Cost;
@@ -26,11 +24,6 @@ use crate::verdict::Rejection;
 
 pub use config::{Enforce, Guaranteed, Quota, QuotaConfig};
 
-const BANDS: usize = Criticality::ALL.len();
-/// Share of the burst left to each more critical band. More keeps the order more strictly when many
-/// come at once, and leaves lower bands less of a burst (judgement: at nine tenths of its rate and a
-/// burst of 33 the lowest of four bands still has 20 tokens).
-const RESERVE: f64 = 0.125;
 /// In `Receipt::to`, of a request that was paid from the guarantee too. The other bits are the
 /// account's [`parts`](Account::parts).
 const GUARANTEED: u32 = 1;
@@ -62,8 +55,7 @@ struct Account {
     /// Counts, by two, the changes after which a guarantee or a criticality's own limit could give back
     /// more than it took: to them, receipts from before are void.
     parts: u32,
-    /// When each band last asked.
-    seen: [Option<Instant>; BANDS],
+    order: Order,
 }
 
 impl Quotas {
@@ -136,7 +128,7 @@ impl Account {
             guarantee: quota.guaranteed().map(start),
             bands,
             parts: 0,
-            seen: [None; BANDS],
+            order: Order::default(),
         }
     }
 
@@ -191,8 +183,7 @@ impl Account {
         Ok((0, forgiven))
     }
 
-    /// Rule 3. Costs known only afterwards need no more than one band's reserve to begin with, so that
-    /// no expensive request is refused where a cheap one of a lower band passes.
+    /// Rule 3.
     fn enforce(
         &mut self,
         now: Instant,
@@ -200,21 +191,14 @@ impl Account {
         amount: f64,
         prepaid: bool,
     ) -> Result<f64, Rejection> {
-        let Limit { rate, burst } = self.whole.limit();
-        let reserve = burst * RESERVE;
-        let recent = |seen: &&Option<Instant>| {
-            seen.is_some_and(|seen| now.since(seen).as_secs_f64() * rate < burst)
-        };
-        let above = self.seen[..band].iter().filter(recent).count();
-        self.seen[band] = Some(now);
-        let needed = if prepaid { amount } else { amount.min(reserve) };
-        let needed = (needed + reserve * above as f64).min(burst);
+        let limit = self.whole.limit();
+        let needed = self.order.needed(now, band, limit, amount, prepaid);
         let missing = needed - self.whole.tokens(now);
         if missing > 0.0 {
-            let due = now + Span::from_nanos((missing / rate * 1e9).ceil() as u64);
-            return Err(refusal(now, self.whole.limit(), missing, Shortage::Until(due)));
+            let due = now + Span::from_nanos((missing / limit.rate * 1e9).ceil() as u64);
+            return Err(refusal(now, limit, missing, Shortage::Until(due)));
         }
-        Ok(self.whole.settle_cost(now, 0.0, amount, burst))
+        Ok(self.whole.settle_cost(now, 0.0, amount, limit.burst))
     }
 
     /// The guarantee and the band's own limit, if the request paid them or was to, and what it paid.

@@ -11,27 +11,50 @@
 //!    its lease at once. A key that comes back begins without tokens.
 //! 3. There is room for so many keys. Those beyond share the place of requests without a key.
 //! 4. Until the driver has said who this process is, nobody is reported to.
+//! 5. Of a share that runs out the least critical requests are refused first ([`order`](super::order)); the agreement may
+//!    give each criticality a limit of its own. It may be enforced only in an overload, or only for some users; then what
+//!    passes beyond is still counted, down to no tokens.
+
+mod bands;
+mod config;
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
-use super::bucket::{Limit, Shortage};
-use super::{Ask, CarryOver, Each, LimitConfig, Limiter, Receipt, Unit, check_factor, refusal};
-use crate::config::Problems;
+use self::bands::Bands;
+use super::bucket::Shortage;
+use super::{Ask, CarryOver, Each, Enforce, LimitConfig, Limiter, Receipt, refusal};
 use crate::context::{Context, Workflow};
 use crate::meter::Cost;
 use crate::rng::mix;
-use crate::share::wire::{Answer, LONGEST_NAME};
-use crate::share::{HistoryConfig, Holder, HolderId, Load, OnLoss, Rate, Report, Share};
+use crate::share::wire::Answer;
+use crate::share::{HistoryConfig, Holder, HolderId, Load, OnLoss, Report, Share};
 use crate::time::{Instant, Span};
 use crate::verdict::Rejection;
+
+pub use config::{LeasedConfig, is_agreement};
 
 /// How often is reported when nothing changes: the default of
 /// [`LeaseConfig::period`](crate::share::LeaseConfig::period).
 const PERIOD: Span = Span::from_millis(500);
 /// How long a key is kept that nobody asks for.
 const IDLE: Span = Span::from_secs(30);
+
+/// In `Receipt::to`, of a request that paid a limit of its criticality's own too.
+const CAPPED: u32 = 1 << 31;
+
+/// Who has a part of an agreement for itself, as this process counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeaseKey {
+    /// The workflow, where each has one.
+    pub workflow: Workflow,
+    /// The user, or what the header says, where each of these has one: a part of [`Sender`](crate::Sender).
+    pub value: u32,
+}
+
+impl LeaseKey {
+    /// Requests without a key, and those of keys that there is no room for.
+    pub const NONE: Self = Self { workflow: Workflow::NONE, value: 0 };
+}
 
 /// This process's part of an agreement.
 #[derive(Clone, Debug)]
@@ -41,7 +64,7 @@ pub struct Leased {
     identity: Option<u64>,
     /// Whether it decides; a model of a gate does not.
     aside: bool,
-    places: BTreeMap<Workflow, Place>,
+    places: BTreeMap<LeaseKey, Place>,
     /// What a holder made now begins with: the safe share each key has, and since when it saves up.
     safe: Share,
     on_loss: OnLoss,
@@ -49,13 +72,16 @@ pub struct Leased {
     /// Holders made so far: none has the id, and no receipt is taken for one, of another.
     made: u32,
     /// Last words of keys that were let go of.
-    farewells: Vec<(Workflow, Report)>,
+    farewells: Vec<(LeaseKey, Report)>,
     complaint: Option<Complaint>,
+    /// Requests that there was no share for and that passed, as it is not enforced for them.
+    beyond: u64,
 }
 
 #[derive(Clone, Debug)]
 struct Place {
     holder: Holder,
+    bands: Bands,
     number: u32,
     /// When somebody asked last.
     asked: Instant,
@@ -105,10 +131,16 @@ impl Leased {
             made: 0,
             farewells: Vec::new(),
             complaint: None,
+            beyond: 0,
         };
         // The key that is there in any case asks before the first request does.
-        leased.place(now, Workflow::NONE);
+        leased.place(now, LeaseKey::NONE);
         leased
+    }
+
+    /// Requests that there was no share for and that passed, as it is not enforced for them.
+    pub fn beyond(&self) -> u64 {
+        self.beyond
     }
 
     /// Its parameters.
@@ -133,9 +165,9 @@ impl Leased {
         self.aside = true;
     }
 
-    /// Reports that are due, each with its key; [`Workflow::NONE`] is for requests without one. They are
+    /// Reports that are due, each with its key; [`LeaseKey::NONE`] is for requests without one. They are
     /// added to `reports`.
-    pub fn poll(&mut self, now: Instant, reports: &mut Vec<(Workflow, Report)>) {
+    pub fn poll(&mut self, now: Instant, reports: &mut Vec<(LeaseKey, Report)>) {
         if self.identity.is_none() || self.aside {
             return;
         }
@@ -147,7 +179,7 @@ impl Leased {
     }
 
     /// A report was answered; says whether that told anything new to be acted on.
-    pub fn on_answer(&mut self, now: Instant, key: Workflow, answer: &Answer) -> bool {
+    pub fn on_answer(&mut self, now: Instant, key: LeaseKey, answer: &Answer) -> bool {
         self.complaint = match answer {
             Answer::Grant(_) | Answer::Wait => None,
             Answer::Unknown => Some(Complaint::Unknown),
@@ -163,8 +195,8 @@ impl Leased {
     }
 
     /// Uses nothing more, and says so for all keys.
-    pub fn leave(&mut self, now: Instant) -> Vec<(Workflow, Report)> {
-        let leave = |(key, place): (&Workflow, &mut Place)| (*key, place.holder.leave(now));
+    pub fn leave(&mut self, now: Instant) -> Vec<(LeaseKey, Report)> {
+        let leave = |(key, place): (&LeaseKey, &mut Place)| (*key, place.holder.leave(now));
         if self.identity.is_some() {
             self.places.iter_mut().map(leave).collect()
         } else {
@@ -173,7 +205,7 @@ impl Leased {
     }
 
     /// How each key stands.
-    pub fn standings(&self, now: Instant) -> impl Iterator<Item = (Workflow, Standing)> + '_ {
+    pub fn standings(&self, now: Instant) -> impl Iterator<Item = (LeaseKey, Standing)> + '_ {
         self.places.iter().map(move |(key, place)| {
             let mut holder = place.holder.clone();
             let standing = Standing {
@@ -190,9 +222,14 @@ impl Leased {
         })
     }
 
-    /// Keys that it has a holder for; [`Workflow::NONE`] is for requests without one.
-    pub fn keys(&self) -> impl Iterator<Item = Workflow> + '_ {
+    /// Keys that it has a holder for; [`LeaseKey::NONE`] is for requests without one.
+    pub fn keys(&self) -> impl Iterator<Item = LeaseKey> + '_ {
         self.places.keys().copied()
+    }
+
+    /// The part of what has no key, for whoever makes wait instead of refusing.
+    pub fn unkeyed(&mut self, now: Instant) -> &mut Holder {
+        &mut self.place(now, LeaseKey::NONE).holder
     }
 
     /// What the granter has to complain about.
@@ -200,24 +237,29 @@ impl Leased {
         self.complaint
     }
 
-    fn key(&self, context: &Context) -> Workflow {
+    fn key(&self, context: &Context) -> LeaseKey {
+        let Context { workflow, sender, .. } = *context;
+        let none = LeaseKey::NONE;
         match self.config.each {
-            Each::Workflow => context.workflow,
-            _ => Workflow::NONE,
+            Each::Workflow => LeaseKey { workflow, ..none },
+            Each::User => LeaseKey { value: sender.user, ..none },
+            Each::Header => LeaseKey { value: sender.header, ..none },
+            Each::Descriptor => LeaseKey { workflow, value: sender.header },
+            Each::All | Each::Caller | Each::Address => none,
         }
     }
 
     /// Steps 1 and 3.
-    fn place(&mut self, now: Instant, key: Workflow) -> &mut Place {
+    fn place(&mut self, now: Instant, key: LeaseKey) -> &mut Place {
         let full = self.places.len() >= self.config.keys && !self.places.contains_key(&key);
-        let key = if full { Workflow::NONE } else { key };
+        let key = if full { LeaseKey::NONE } else { key };
         let Self { identity, safe, on_loss, since, made, .. } = self;
         let place = self.places.entry(key).or_insert_with(|| {
-            *made = made.wrapping_add(1);
+            *made = made.wrapping_add(1) & !CAPPED;
             let id = id(identity.unwrap_or_default(), *made);
             let history = HistoryConfig::default();
             let holder = Holder::unheard(*since, id, *safe, *on_loss, PERIOD, history);
-            Place { holder, number: *made, asked: now }
+            Place { holder, bands: Bands::default(), number: *made, asked: now }
         });
         place.asked = now;
         place
@@ -228,7 +270,7 @@ impl Leased {
         let farewells = &mut self.farewells;
         let before = self.places.len();
         self.places.retain(|key, place| {
-            let idle = *key != Workflow::NONE && now.since(place.asked) > IDLE;
+            let idle = *key != LeaseKey::NONE && now.since(place.asked) > IDLE;
             if idle {
                 farewells.push((*key, place.holder.leave(now)));
             }
@@ -242,9 +284,10 @@ impl Leased {
     /// The place a receipt is from, if it is still that one.
     fn payer(&mut self, context: &Context, receipt: Receipt) -> Option<&mut Place> {
         let key = self.key(context);
-        let known = self.places.get(&key).is_some_and(|place| place.number == receipt.to);
-        let key = if known { key } else { Workflow::NONE };
-        self.places.get_mut(&key).filter(|place| place.number == receipt.to)
+        let number = receipt.to & !CAPPED;
+        let known = self.places.get(&key).is_some_and(|place| place.number == number);
+        let key = if known { key } else { LeaseKey::NONE };
+        self.places.get_mut(&key).filter(|place| place.number == number)
     }
 }
 
@@ -264,26 +307,44 @@ impl Limiter for Leased {
         let amount = self.config.tokens(ask.cost);
         let prepaid = self.config.unit.is_prepaid();
         let key = self.key(ask.context);
-        let Place { holder, number, .. } = self.place(now, key);
+        let overloaded = ask.delay >= self.config.overload_delay;
+        let Place { holder, bands, number, .. } = self.place(now, key);
         let to = *number;
         holder.on_cost(now, amount);
         if holder.is_open(now) {
             return Ok(Receipt { paid: 0.0, to, ..Receipt::default() });
         }
-        let share = holder.share(now);
+        let (rules, share) = (*holder.rules(), holder.share(now));
+        let in_time = rules.enforce == Enforce::Always || overloaded;
+        let enforced = in_time && rules.hold(ask.context.rank);
         // An estimate above the burst is no reason to refuse for ever: the rest is owed afterwards.
         let paid = if prepaid { amount } else { amount.min((share.burst as f64).max(1.0)) };
-        let taken = holder.take_cost(now, paid);
+        let band = ask.context.rank.criticality().index();
+        let taken = bands.take(now, holder, band, paid, prepaid);
         holder.on_waiting(now, u64::from(taken.is_err()));
-        taken.map(|()| Receipt { paid, to, ..Receipt::default() }).map_err(|shortage| {
-            let missing = paid - holder.tokens(now);
-            refusal(now, share.limit(), missing, soon(now, shortage))
-        })
+        match taken {
+            Ok(capped) => {
+                let to = if capped { to | CAPPED } else { to };
+                Ok(Receipt { paid, to, ..Receipt::default() })
+            }
+            Err(shortage) if enforced => {
+                let missing = paid - holder.tokens(now);
+                Err(refusal(now, share.limit(), missing, soon(now, shortage)))
+            }
+            Err(_) => {
+                let forgiven = holder.settle_cost(now, 0.0, paid, 0.0);
+                self.beyond += 1;
+                Ok(Receipt { paid: paid - forgiven, forgiven, to })
+            }
+        }
     }
 
     fn refund(&mut self, now: Instant, context: &Context, receipt: Receipt) {
         if let Some(place) = self.payer(context, receipt) {
             place.holder.refund(now, receipt.paid);
+            if receipt.to & CAPPED != 0 {
+                place.bands.refund(now, context.rank.criticality().index(), receipt.paid);
+            }
         }
     }
 
@@ -295,7 +356,9 @@ impl Limiter for Leased {
         let payer = self.payer(context, receipt).map(|place| &mut place.holder);
         if let Some(holder) = payer.filter(|holder| !holder.is_open(now)) {
             let debt = holder.whole().burst as f64;
-            holder.settle_cost(now, receipt.paid, actual, debt);
+            // What was forgiven is neither charged now nor given back.
+            let settled = receipt.paid.max(actual.min(receipt.paid + receipt.forgiven));
+            holder.settle_cost(now, settled, actual, debt);
         }
     }
 
@@ -303,6 +366,11 @@ impl Limiter for Leased {
         let LimitConfig::Leased(config) = config else { return CarryOver::Nothing };
         self.config = config.clone();
         CarryOver::Whole
+    }
+
+    fn needs_delay(&self) -> bool {
+        let overload = |place: &Place| place.holder.rules().enforce == Enforce::Overload;
+        self.places.get(&LeaseKey::NONE).is_some_and(overload)
     }
 
     fn leased(&self) -> Option<&Leased> {
@@ -332,128 +400,12 @@ fn soon(now: Instant, shortage: Shortage) -> Shortage {
     }
 }
 
-/// Parameters of a leased limit. Rate and burst are the agreement's, and the daemon has that.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct LeasedConfig {
-    /// The agreement, by the name it has at the daemon.
-    pub agreement: String,
-    /// Where the daemon is: `http://host:port`. All leased limits of a gate have the same one.
-    pub control: String,
-    /// File with the token that the daemon asks of nodes. Without it none is shown.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub token_file: Option<String>,
-    /// What this process is called at the daemon, which may have a token for each. Default: what the driver
-    /// finds, for a sidecar the host's name and its port.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub node: Option<String>,
-    /// Who has a part of the agreement for itself: `all` share it, or each `workflow` has one. The
-    /// agreement says the same. Default all.
-    pub each: Each,
-    /// What a token is: `requests`, `cpu-seconds`, or `cost` as the driver counts it. The agreement
-    /// says the same. Default requests.
-    pub unit: Unit,
-    /// Work this machine does in a second, as a multiple of a standard machine's. Default 1.
-    pub factor: f64,
-    /// Tokens per second that this process has before it has heard from the daemon for the first
-    /// time. More admits something while a node starts without the daemon; the bound holds if the
-    /// agreement sets aside as much for each node. Default 0: nothing passes until the first answer,
-    /// which takes milliseconds.
-    pub safe_rate: f64,
-    /// Tokens at once, likewise. Default 0.
-    pub safe_burst: f64,
-    /// What to do while nothing was ever heard: `safe` has `safe_rate`, `open` lets everything pass,
-    /// `closed` nothing. The daemon's word counts after that. Default safe.
-    pub on_loss: OnLoss,
-    /// Most keys; more share one part. Default 1,024.
-    pub keys: usize,
-}
-
-impl Default for LeasedConfig {
-    fn default() -> Self {
-        Self {
-            agreement: String::new(),
-            control: "http://127.0.0.1:9911".to_owned(),
-            token_file: None,
-            node: None,
-            each: Each::All,
-            unit: Unit::Requests,
-            factor: 1.0,
-            safe_rate: 0.0,
-            safe_burst: 0.0,
-            on_loss: OnLoss::Safe,
-            keys: 1024,
-        }
-    }
-}
-
-impl LeasedConfig {
-    fn safe(&self) -> Share {
-        let rate = Rate::per_second(self.safe_rate).unwrap_or(Rate::ZERO);
-        Share::new(rate, self.safe_burst.max(0.0) as u64)
-    }
-
-    /// Tokens of a request that costs so much.
-    fn tokens(&self, cost: Cost) -> f64 {
-        self.unit.amount(cost, self.factor) * self.unit.tokens()
-    }
-
-    /// Whether another is about the same.
-    pub(super) fn is_same(&self, other: &Self) -> bool {
-        let of = |config: &Self| (config.agreement.clone(), config.each, config.unit);
-        of(self) == of(other)
-    }
-
-    /// Notes everything that is wrong with the parameters.
-    pub fn validate(&self, problems: &mut Problems) {
-        let name = &self.agreement;
-        problems.check(
-            "agreement",
-            name,
-            is_agreement(name),
-            "the agreement's name at the daemon: 1 to 64 letters, digits, `-`, `_` and `.`",
-        );
-        let host = self.control.strip_prefix("http://").unwrap_or_default();
-        problems.check(
-            "control",
-            &self.control,
-            host.contains(':') && !host.contains(['/', ' ', '@']),
-            "where the daemon is: http://host:port",
-        );
-        let node = self.node.as_deref().unwrap_or("-");
-        problems.check(
-            "node",
-            node,
-            is_agreement(node),
-            "1 to 64 letters, digits, `-`, `_` and `.`",
-        );
-        let each = format!("{:?}", self.each).to_lowercase();
-        let fine = matches!(self.each, Each::All | Each::Workflow);
-        problems.check("each", each, fine, "all or workflow");
-        check_factor(problems, self.factor);
-        problems.range("safe_rate", self.safe_rate, 0.0, Limit::RATES.1);
-        problems.range("safe_burst", self.safe_burst, 0.0, Limit::BURSTS.1);
-        let both = (self.safe_rate > 0.0) == (self.safe_burst >= 1.0);
-        problems.check(
-            "safe_burst",
-            self.safe_burst,
-            both,
-            "at least 1 with a safe_rate, and 0 without",
-        );
-        problems.check("keys", self.keys, (1..=65_536).contains(&self.keys), "1 to 65536");
-    }
-}
-
-/// Whether `name` can be an agreement's.
-pub fn is_agreement(name: &str) -> bool {
-    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    (1..=LONGEST_NAME).contains(&name.len()) && name.chars().all(fits)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::share::{Granter, LeaseConfig};
+    use crate::config::Problems;
+    use crate::rank::{Criticality, Rank};
+    use crate::share::{Granter, LeaseConfig, Rate, Rules};
 
     fn at(millis: u64) -> Instant {
         Instant::ZERO + Span::from_millis(millis)
@@ -516,7 +468,7 @@ mod tests {
             passes(&mut leased, at(1), &of(workflow));
         }
         let keys =
-            |leased: &Leased| leased.standings(at(1)).map(|(key, _)| key.0).collect::<Vec<_>>();
+            |leased: &Leased| leased.standings(at(1)).map(|(key, _)| key).collect::<Vec<_>>();
         assert_eq!(keys(&leased).len(), 3);
         let mut reports = Vec::new();
         leased.poll(at(2), &mut reports);
@@ -527,10 +479,105 @@ mod tests {
         // Nobody asks for half a minute: they say farewell, once.
         reports.clear();
         leased.poll(at(40_000), &mut reports);
-        let left = reports.iter().filter(|(key, _)| *key != Workflow::NONE);
+        let left = reports.iter().filter(|(key, _)| *key != LeaseKey::NONE);
         assert_eq!(left.filter(|(_, report)| report.safe == Share::NONE).count(), 2);
         assert_eq!(keys(&leased).len(), 1);
         leased.invariants();
+    }
+
+    /// A granter with `rules` and a limiter that has all there is: 18 of 20 tokens.
+    fn under(rules: Rules) -> Leased {
+        let mut leased = Leased::new(&config(Each::All), at(0));
+        leased.identify(7);
+        let mut granter = granter();
+        granter.set_rules(rules);
+        exchange(&mut leased, &mut granter, at(1));
+        leased
+    }
+
+    fn ranked(criticality: Criticality) -> Context {
+        let rank = Rank::UNRANKED.with_criticality(criticality);
+        Context { rank, ..Context::default() }
+    }
+
+    #[test]
+    fn the_least_critical_are_refused_first() {
+        let mut leased = under(Rules::default());
+        let [plus, low] = [Criticality::CriticalPlus, Criticality::Sheddable].map(ranked);
+        assert!(passes(&mut leased, at(1), &plus).is_some());
+        let of = |leased: &mut Leased, context| {
+            (0..50).filter(|_| passes(leased, at(1), context).is_some()).count()
+        };
+        assert_eq!(of(&mut leased, &low), 14, "an eighth of 19 and more are left to the other");
+        assert_eq!(of(&mut leased, &plus), 3);
+    }
+
+    #[test]
+    fn a_criticality_has_no_more_than_its_own_limit_and_gets_it_back() {
+        let mut rules = Rules::default();
+        let low = ranked(Criticality::Sheddable);
+        rules.caps[3] = Some(Share::new(Rate::per_second(10.0).unwrap(), 4));
+        let mut leased = under(rules);
+        let of = |leased: &mut Leased, context, millis| {
+            let passed = (0..50).filter_map(|_| passes(leased, at(millis), context));
+            passed.collect::<Vec<_>>()
+        };
+        assert_eq!(of(&mut leased, &low, 1).len(), 0, "it begins without tokens");
+        let passed = of(&mut leased, &low, 1_001);
+        assert_eq!(passed.len(), 3, "19 of 20 tokens are its share, and so are 3.8 of 4");
+        leased.refund(at(1_001), &low, passed[0]);
+        assert_eq!(of(&mut leased, &low, 1_001).len(), 1);
+        assert!(of(&mut leased, &ranked(Criticality::Critical), 1_001).len() > 10);
+        leased.invariants();
+    }
+
+    #[test]
+    fn what_is_not_enforced_passes_and_is_counted() {
+        let shadow = Rules { percent: 0, ..Rules::default() };
+        let overload = Rules { enforce: Enforce::Overload, ..Rules::default() };
+        for rules in [shadow, overload] {
+            let mut leased = under(rules);
+            let context = of(0);
+            assert_eq!(leased.needs_delay(), rules.enforce == Enforce::Overload);
+            let receipts: Vec<_> =
+                (0..30).filter_map(|_| passes(&mut leased, at(1), &context)).collect();
+            assert_eq!((receipts.len(), leased.beyond()), (30, 12));
+            let paid: f64 = receipts.iter().map(|receipt| receipt.paid).sum();
+            assert!((paid - 18.0).abs() < 1e-6, "{paid}");
+            receipts.iter().for_each(|receipt| leased.refund(at(1), &context, *receipt));
+            let standing = leased.standings(at(1)).next().unwrap().1;
+            let given = standing.tokens;
+            assert!((given - 18.0).abs() < 1e-6, "nothing is given back that was not paid");
+            let ask = Ask { context: &context, cost: Cost(1), delay: Span::from_secs(1) };
+            let hard = (0..30).filter(|_| leased.on_arrival(at(1), &ask).is_ok()).count();
+            assert_eq!(hard, if rules == shadow { 30 } else { 18 });
+        }
+    }
+
+    #[test]
+    fn users_and_pairs_of_workflow_and_header_have_their_own() {
+        use crate::Sender;
+        let context = |workflow, user, header| Context {
+            workflow: Workflow(workflow),
+            sender: Sender { user, header, ..Sender::UNKNOWN },
+            ..Context::default()
+        };
+        let (a, b) = (context(1, 10, 20), context(2, 11, 20));
+        for (each, keys) in [
+            (Each::User, [(0, 10), (0, 11)]),
+            (Each::Descriptor, [(1, 20), (2, 20)]),
+            (Each::Header, [(0, 20), (0, 20)]),
+        ] {
+            let mut leased = Leased::new(&config(each), at(0));
+            for context in [&a, &b] {
+                passes(&mut leased, at(1), context);
+            }
+            let mut expected = keys.map(|(workflow, value)| (workflow, value)).to_vec();
+            expected.insert(0, (0, 0));
+            expected.dedup();
+            let found: Vec<_> = leased.keys().map(|key| (key.workflow.0, key.value)).collect();
+            assert_eq!(found, expected, "{each:?}");
+        }
     }
 
     #[test]
@@ -554,7 +601,7 @@ mod tests {
         passes(&mut leased, at(1), &of(5));
         let mut reports = Vec::new();
         leased.poll(at(1), &mut reports);
-        for (key, report) in reports.into_iter().filter(|(key, _)| key.0 == 5) {
+        for (key, report) in reports.into_iter().filter(|(key, _)| key.workflow.0 == 5) {
             let grant = granter.on_report(at(1), &report).unwrap();
             assert!(leased.on_answer(at(1), key, &Answer::Grant(grant)));
         }
@@ -562,7 +609,7 @@ mod tests {
         leased.poll(at(40_000), &mut Vec::new());
         passes(&mut leased, at(40_001), &of(5));
         leased.refund(at(40_001), &of(5), receipt);
-        let standing = leased.standings(at(40_001)).find(|(key, _)| key.0 == 5).unwrap().1;
+        let standing = leased.standings(at(40_001)).find(|(key, _)| key.workflow.0 == 5).unwrap().1;
         assert!(standing.tokens < 1.0, "{}", standing.tokens);
     }
 
@@ -571,7 +618,7 @@ mod tests {
         let config = LeasedConfig {
             agreement: "a b".to_owned(),
             control: "https://there".to_owned(),
-            each: Each::Caller,
+            each: Each::Address,
             factor: 0.0,
             safe_rate: 1.0,
             keys: 0,
