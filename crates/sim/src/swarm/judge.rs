@@ -86,9 +86,9 @@ impl Drawn {
     /// *x* + *i* (*l* − *x*) *m* = what is left of the capacity, *m* being the messages of a request in what it costs.
     fn left_by_refusals(&self) -> f64 {
         let each = self.ignoring * self.messages / self.core_time;
-        self.phases(|load, health| match load <= health {
-            true => load,
-            false => ((health - each * load) / (1.0 - each)).max(0.0),
+        self.phases(|load, health| {
+            let left = (health - each * load) / (1.0 - each);
+            if load <= health { load } else { left.max(0.0) }
         })
     }
 
