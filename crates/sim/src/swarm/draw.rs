@@ -43,6 +43,8 @@ pub struct Drawn {
     pub text: String,
     /// Offered load: before and after, and for the middle third.
     pub loads: [f64; 2],
+    /// What is left of the capacity for the middle third.
+    pub health: f64,
     /// Whether it has three ranks and more.
     pub ranked: bool,
     /// Whether it is a graph of several services.
@@ -191,11 +193,16 @@ impl Sizes {
         let fault = |what: &str, at: f64, lasts: f64| {
             format!("[[faults]]\n{what}\nat = {}\nfor = {}", time(at), time(lasts))
         };
+        let mut health = 1.0;
         match kind {
-            0 => say(fault("kind = \"slow\"\nfactor = 2.0", from, third)),
+            0 => {
+                health = 0.5;
+                say(fault("kind = \"slow\"\nfactor = 2.0", from, third));
+            }
             1 if self.cores > 1.0 => {
-                let left = format!("kind = \"cores\"\ncores = {:.0}", (self.cores / 2.0).floor());
-                say(fault(&left, from, third));
+                let left = (self.cores / 2.0).floor();
+                health = left / self.cores;
+                say(fault(&format!("kind = \"cores\"\ncores = {left:.0}"), from, third));
             }
             // So short a time says nothing of who is measured for shorter or much longer.
             3 if (1.0..60.0).contains(&(warmup + lasts)) => {
@@ -211,6 +218,7 @@ impl Sizes {
         Drawn {
             text,
             loads: [load, stepped],
+            health,
             ranked: ranks == "uniform" || ranks == "zipf",
             graph: !self.further.is_empty(),
             ignoring: (self.callers * ignoring).round() / self.callers,

@@ -82,19 +82,27 @@ impl Drawn {
     }
 
     /// What can be served of the capacity if callers that ignore control are served and refused like all others, and
-    /// what is refused takes receiving and answering: of *l* offered by a share *i* of them, *x* with
-    /// *x* + *i* (*l* − *x*) *m* = 1, *m* being the messages of a request in what it costs.
+    /// what is refused takes receiving and answering: of *l* offered, by a share *i* of them, *x* with
+    /// *x* + *i* (*l* − *x*) *m* = what is left of the capacity, *m* being the messages of a request in what it costs.
     fn left_by_refusals(&self) -> f64 {
         let each = self.ignoring * self.messages / self.core_time;
-        let left = |load: f64| ((1.0 - each * load.max(1.0)) / (1.0 - each)).max(0.0).min(load);
-        (2.0 * left(self.loads[0]) + left(self.loads[1])) / 3.0
+        self.phases(|load, health| {
+            let left = (health - each * load) / (1.0 - each);
+            if load <= health { load } else { left.max(0.0) }
+        })
+    }
+
+    /// The mean over what is measured of something that goes with the load and with what is left of the capacity:
+    /// both are another for the middle third.
+    fn phases(&self, of: impl Fn(f64, f64) -> f64) -> f64 {
+        (2.0 * of(self.loads[0], 1.0) + of(self.loads[1], self.health)) / 3.0
     }
 
     /// Served of the first quarter, of what is possible: all of it, unless it is more than can be served.
     fn of_first_quarter(&self, report: &Report, possible: f64) -> f64 {
-        let offered = (2.0 * self.loads[0] + self.loads[1]) / 3.0;
-        let asked = offered * self.first_quarter;
-        report.success_by_quarter[0] * asked / asked.min(possible)
+        let asked = self.phases(|load, _| load * self.first_quarter);
+        let most = self.phases(|load, health| (load * self.first_quarter).min(health));
+        report.success_by_quarter[0] * asked / most.min(possible)
     }
 }
 
@@ -106,6 +114,7 @@ mod tests {
         Drawn {
             text: String::new(),
             loads: [load, load],
+            health: 1.0,
             ranked: true,
             graph: false,
             ignoring,
@@ -124,5 +133,7 @@ mod tests {
         {
             assert!((left(load, ignoring) - expected).abs() < 1e-9, "{load} {ignoring}");
         }
+        let slow = Drawn { health: 0.5, ..drawn(2.0, 0.0) };
+        assert!((slow.left_by_refusals() - 2.5 / 3.0).abs() < 1e-9, "half as fast for a third");
     }
 }
