@@ -72,6 +72,9 @@ pub struct NatsConfig {
     /// Certificates. Default: none, and everything is spoken in clear.
     #[serde(skip_serializing_if = "TlsConfig::is_none")]
     pub tls: TlsConfig,
+    /// Where streams are. Default: nowhere, and clients hear of none. Not changed by a reload.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jetstream: Option<StreamsConfig>,
     /// When shares of brokers follow their loads.
     pub adaptor: AdaptorConfig,
     /// How far back a broker's load is remembered.
@@ -104,6 +107,7 @@ impl Default for NatsConfig {
             drain_timeout: Span::from_secs(25),
             admin_token_file: None,
             tls: TlsConfig::default(),
+            jetstream: None,
             adaptor: AdaptorConfig::default(),
             history: HistoryConfig::default(),
             topics: Vec::new(),
@@ -165,6 +169,9 @@ impl NatsConfig {
         for (at, rule) in self.publishers.iter().enumerate() {
             problems.within_item("publishers", at, |problems| rule.validate(problems));
         }
+        if let Some(streams) = &self.jetstream {
+            problems.within("jetstream", |problems| streams.validate(self, problems));
+        }
         problems.within("tls", |problems| self.tls.validate(problems));
         for (at, rule) in self.users.iter().enumerate() {
             problems.within_item("users", at, |problems| {
@@ -209,6 +216,10 @@ pub struct TopicConfig {
     /// File with the token that the daemon asks of nodes. Not changed by a reload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_file: Option<String>,
+    /// How many of its latest arrivals are kept for `tidegate nats place`, at the admin page `/trace`: 40 bytes each.
+    /// Default 0.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub record: usize,
     /// Most messages that wait for tokens, at each broker. More makes later what less would refuse. Default
     /// 10,000, by judgement.
     #[serde(default = "default_queue")]
@@ -226,6 +237,11 @@ fn is_zero(rate: &f64) -> bool {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 fn is_none(burst: &u64) -> bool {
     *burst == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_nothing(count: &usize) -> bool {
+    *count == 0
 }
 
 fn default_queue() -> usize {
@@ -260,6 +276,7 @@ impl TopicConfig {
         problems.check("subject", &self.subject, sound, allowed);
         let named = !self.name().is_empty() && self.name().chars().all(|at| !at.is_control());
         problems.check("name", self.name(), named, "a text without control characters");
+        problems.range("record", self.record as f64, 0.0, 1e7);
         problems.range("queue", self.queue as f64, 1.0, 1e7);
         problems.range("queue_bytes", self.queue_bytes as f64, 1024.0, (1u64 << 32) as f64);
         if let Some(lease) = self.leased() {
@@ -306,6 +323,56 @@ impl PublisherRule {
         problems.check("business", self.business, self.business < Rank::BUSINESS, "0 to 63");
         let says = self.name.is_some() || self.user.is_some();
         problems.check("name", "nothing", says, "a rule has `name`, `user` or both");
+    }
+}
+
+/// JetStream: streams, key-value and object stores live at one broker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StreamsConfig {
+    /// Which one: one of `brokers`, with JetStream switched on.
+    pub broker: Address,
+    /// Subjects that streams take in, as patterns. The API's own and those of key-value and object stores are known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub subjects: Vec<String>,
+    /// Longest time that a message to a stream may wait for its token; one that would wait longer is refused at once,
+    /// and its publisher hears so. Default 2 s: clients wait five for an answer.
+    #[serde(default = "default_patience")]
+    pub patience: Span,
+}
+
+fn default_patience() -> Span {
+    Span::from_secs(2)
+}
+
+/// Subjects that are JetStream's by themselves.
+const STREAMS: [&[u8]; 3] = [b"$JS.", b"$KV.", b"$O."];
+
+impl StreamsConfig {
+    /// Whether a subject, or every one of a pattern, is for streams.
+    pub(crate) fn takes(&self, subject: &[u8]) -> bool {
+        let own = STREAMS.iter().any(|prefix| subject.starts_with(prefix));
+        own || self.subjects.iter().any(|at| subject::covers(at.as_bytes(), subject))
+    }
+
+    fn validate(&self, config: &NatsConfig, problems: &mut Problems) {
+        let known = config.brokers.is_empty() || config.brokers.contains(&self.broker);
+        problems.check("broker", &self.broker, known, "one of `nats.brokers`");
+        let patient = self.patience > Span::ZERO && self.patience <= HOUR;
+        problems.check("patience", self.patience, patient, "above 0s, at most 1h");
+        for pattern in &self.subjects {
+            let sound = subject::is_pattern(pattern.as_bytes());
+            problems.check("subjects", pattern, sound, "patterns such as orders.>");
+            for topic in &config.topics {
+                let (one, other) = (topic.subject.as_bytes(), pattern.as_bytes());
+                let clear = !subject::overlap(one, other) || self.takes(one);
+                let allowed = format!(
+                    "all of the topic `{}` or nothing of it, for it has one way",
+                    topic.name()
+                );
+                problems.check("subjects", pattern, clear, &allowed);
+            }
+        }
     }
 }
 
@@ -507,6 +574,9 @@ mod tests {
             control = 'http://control:9911'
             [[nats.publishers]]
             business = 64
+            [nats.jetstream]
+            broker = 'nats://c:1'
+            subjects = ['orders.eu.>']
             [nats.tls]
             cert_file = 'a'
             [[nats.users]]
@@ -528,6 +598,8 @@ mod tests {
             "nats.topics.4.control = http://control:9911 is not allowed: the same for all",
             "nats.publishers.0.business = 64",
             "a rule has `name`, `user` or both",
+            "nats.jetstream.broker = nats://c:1 is not allowed: one of `nats.brokers`",
+            "nats.jetstream.subjects = orders.eu.> is not allowed: all of the topic `orders.>`",
             "nats.tls.key_file = nothing is not allowed: a certificate and its key",
             "nats.users.0.nkey = UA is not allowed: the public key of a user",
             "nats.users.0.password_file = b is not allowed: only with `user`",

@@ -225,7 +225,11 @@ fn ask_all(config: &NatsConfig, tls: &Tls) -> Result<Vec<probe::Found>, StartErr
         .zip(&answers)
         .filter_map(|(at, answer)| {
             let (info, _) = answer.as_ref().ok()?;
-            Some(format!("broker {at}: {}", info.unfit(at.is_tls())?))
+            let streams = config.jetstream.as_ref().is_some_and(|streams| streams.broker == *at);
+            let lacks = || "nats.jetstream names it, and it has none: start it with -js".to_owned();
+            let why = info.unfit(at.is_tls());
+            let why = why.or_else(|| (streams && !info.jetstream).then(lacks))?;
+            Some(format!("broker {at}: {why}"))
         })
         .collect();
     if !unfit.is_empty() {

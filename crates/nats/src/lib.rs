@@ -17,10 +17,12 @@
 #![allow(clippy::disallowed_methods, reason = "a driver reads the clock for the core")]
 
 mod admin;
+pub mod calibrate;
 pub mod config;
 mod gate;
 pub mod hub;
 mod leases;
+pub mod place;
 mod probe;
 mod server;
 mod signals;
@@ -30,5 +32,7 @@ mod tls;
 pub mod users;
 pub mod wire;
 
-pub use config::{Address, File, NatsConfig, PublisherRule, TlsConfig, TopicConfig, UserRule};
+pub use config::{
+    Address, File, NatsConfig, PublisherRule, StreamsConfig, TlsConfig, TopicConfig, UserRule,
+};
 pub use gate::{Gate, Handle, Source, StartError};

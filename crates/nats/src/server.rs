@@ -48,6 +48,8 @@ pub(crate) enum Ask {
     Clients(oneshot::Sender<serde_json::Value>),
     /// Numbers as Prometheus reads them.
     Metrics(oneshot::Sender<String>),
+    /// The latest arrivals of a topic.
+    Trace(String, oneshot::Sender<Option<String>>),
     /// The configuration in force.
     Config(oneshot::Sender<String>),
     /// A publisher is to move to a broker.
@@ -511,6 +513,7 @@ impl Serving {
                 Ask::State(to) => drop(to.send(self.hub.state(now))),
                 Ask::Clients(to) => drop(to.send(self.hub.clients())),
                 Ask::Metrics(to) => drop(to.send(self.hub.metrics(now))),
+                Ask::Trace(topic, to) => drop(to.send(self.hub.trace(&topic))),
                 Ask::Config(to) => drop(to.send(self.file.to_toml())),
                 Ask::Move(id, broker, to) => {
                     drop(to.send(self.hub.move_publisher(now, id, broker)));

@@ -47,6 +47,7 @@ mod hops;
 mod inbound;
 mod inflight;
 mod journal;
+mod jwt;
 mod leases;
 mod listen;
 mod log;

@@ -221,5 +221,5 @@ fn links(settings: &ProxyConfig) -> Result<Links, StartError> {
     let tls = Tls::new(settings).map_err(StartError::Config)?;
     let traces = Traces::new(&TracesConfig::default(), settings.log).map_err(StartError::Config)?;
     // What the service sends out is not written down.
-    Ok(Links { tls, outbound: None, traces, journals: Journals::default() })
+    Ok(Links { tls, jwt: None, outbound: None, traces, journals: Journals::default() })
 }

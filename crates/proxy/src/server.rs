@@ -30,6 +30,7 @@ use crate::files;
 use crate::health::{self, Peers};
 use crate::inflight::InFlight;
 use crate::journal::Journals;
+use crate::jwt::Jwt;
 use crate::leases::{Lease, Leases, node_name};
 use crate::listen;
 use crate::log::Log;
@@ -196,6 +197,7 @@ impl Server {
             seeds.next_u64(),
         ));
         let tls = Tls::new(&file.proxy).map_err(StartError::Config)?;
+        let jwt = Jwt::of(&file.proxy).map_err(StartError::Config)?;
         let peers = Peers::default();
         let outbound = outbound::build(&file.caller, clock, seeds.next_u64())
             .map_err(|error| StartError::Config(error.to_string()))?;
@@ -203,7 +205,7 @@ impl Server {
         let told = (names.clone(), counters.rules.clone());
         let journals = Journals::open(&file.proxy, &told, file.proxy.log, clock.now());
         let journals = journals.map_err(StartError::Config)?;
-        let links = Links { tls, outbound, traces, journals };
+        let links = Links { tls, jwt, outbound, traces, journals };
         let tools = Tools {
             gate: gate.clone(),
             sideline: Arc::clone(&sideline),
@@ -513,6 +515,7 @@ impl Shared {
         keep_names(&file, &self.names);
         let token = operate::token(&file)?;
         let tls = Tls::new(&file.proxy).map_err(StartError::Config)?;
+        let jwt = Jwt::of(&file.proxy).map_err(StartError::Config)?;
         let outbound = match file.caller == current.caller {
             true => self.links().outbound.clone(),
             false => outbound::build(&file.caller, self.clock, self.clock.now().as_nanos())
@@ -538,7 +541,7 @@ impl Shared {
         // The last that can fail; from here on everything is taken.
         self.reconfigure(&file.gate)?;
         self.outlets.reconfigure(&file.proxy, out, self.clock)?;
-        let links = Links { tls, outbound, traces, journals };
+        let links = Links { tls, jwt, outbound, traces, journals };
         *self.token.lock().unwrap_or_else(PoisonError::into_inner) = token;
         for worker in &self.workers {
             worker.reconfigure(&file.proxy, &links);
@@ -617,10 +620,11 @@ impl Shared {
             false => format!("{name} of trusted proxies"),
         });
         let certificate = proxy.tls.client_ca_file.as_ref().map(|_| "certificate".to_owned());
+        let token = proxy.jwt.as_ref().map(|jwt| format!("token of {}", jwt.issuer));
         let shown = inside || proxy.edge.verified_credentials;
         let credentials = shown.then(|| "verified credentials".to_owned());
         let address = if hops { "address, through trusted proxies" } else { "address" };
-        let by = told.into_iter().chain(certificate).chain(credentials);
+        let by = told.into_iter().chain(certificate).chain(token).chain(credentials);
         let by: Vec<String> = by.chain([address.to_owned()]).collect();
         let unused = header.filter(|_| !inside && !hops).map_or_else(String::new, |name| {
             format!(" ({name} is taken of nobody: proxy.edge.trusted names no networks)")
@@ -654,13 +658,14 @@ async fn look(shared: Arc<Shared>) {
     }
 }
 
-/// Reads the file again when it or a certificate that it names has changed. What is seen is its time, its length and, as tools write a
+/// Reads the file again when it or a certificate or the keys that it names have changed. What is seen is its time, its length and, as tools write a
 /// new file and rename it, which file it is; it is read once nothing has changed for one look.
 async fn watch_file(shared: Arc<Shared>) {
     let Some(path) = shared.source.as_ref().and_then(|source| source.path.clone()) else { return };
     let look = || {
-        let tls = shared.file().proxy.tls;
-        let files = [tls.cert_file, tls.key_file, tls.client_ca_file, tls.upstream_ca_file];
+        let proxy = shared.file().proxy;
+        let (tls, jwks) = (proxy.tls, proxy.jwt.map(|jwt| jwt.jwks_file));
+        let files = [tls.cert_file, tls.key_file, tls.client_ca_file, tls.upstream_ca_file, jwks];
         let named = files.into_iter().flatten().filter_map(|path| stamp(Path::new(&path)));
         stamp(&path).map(|own| (own, named.collect::<Vec<_>>()))
     };

@@ -27,6 +27,7 @@ use crate::files;
 use crate::health::Peers;
 use crate::inflight::InFlight;
 use crate::journal::Journals;
+use crate::jwt::Jwt;
 use crate::metrics::Counters;
 use crate::outlets::Outward;
 use crate::places::Bounds;
@@ -123,7 +124,7 @@ pub(crate) struct Settings {
 impl Settings {
     fn new(
         config: &ProxyConfig,
-        Links { tls, outbound, traces, journals }: &Links,
+        Links { tls, jwt, outbound, traces, journals }: &Links,
         before: &[Arc<Upstream>],
         (peers, titles): (&Peers, &Names),
         (threads, secret, seed): (usize, [u8; 16], u64),
@@ -132,7 +133,7 @@ impl Settings {
         let ProxyConfig { trust, header_timeout, body_timeout, .. } = *config;
         Self {
             trust,
-            ranks: Ranks::new(config, secret, titles),
+            ranks: Ranks::new(config, secret, titles, jwt.clone()),
             costs: Costs::new(config),
             upstreams: Upstreams::new(config, tls.client.clone(), before, peers, (now, seed)),
             outbound: outbound.clone(),
@@ -160,6 +161,8 @@ impl Settings {
 #[derive(Clone, Debug)]
 pub(crate) struct Links {
     pub(crate) tls: Tls,
+    /// Who verifies tokens, if somebody does.
+    pub(crate) jwt: Option<Arc<Jwt>>,
     pub(crate) outbound: Option<SharedCaller>,
     pub(crate) traces: Traces,
     pub(crate) journals: Journals,

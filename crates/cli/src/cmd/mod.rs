@@ -23,6 +23,8 @@ mod shadow;
 mod sim;
 #[cfg(feature = "tui")]
 mod top;
+#[cfg(feature = "nats")]
+mod topics;
 
 use std::fmt;
 use std::io::{self, Write};

@@ -88,6 +88,7 @@ impl Hub {
                     self.say(format!("broker {address} is not used: {why}"));
                     self.brokers[at].state = down;
                     self.topics.list.iter_mut().for_each(|topic| topic.open(now, at, false));
+                    self.give_up_streams(now, at);
                 }
             }
         }
@@ -201,7 +202,7 @@ impl Hub {
         client.publishes = true;
         let old = client.home;
         let best = self.place(&client).or(old);
-        let idle = old.filter(|old| Some(*old) != best && !client.subscribes());
+        let idle = old.filter(|old| Some(*old) != best && !self.needs(&client, *old));
         let idle = idle.and_then(|old| client.links[old].take());
         self.clients.insert(id, client);
         if let Some(best) = best {
@@ -209,6 +210,11 @@ impl Hub {
             self.open_link(now, id, best);
         }
         idle.into_iter().for_each(|link| self.end_link(now, link));
+    }
+
+    /// Whether a client needs its link to a broker also where it does not live.
+    pub(super) fn needs(&self, client: &Client, at: usize) -> bool {
+        client.subscribes() || (client.streams && self.streams == Some(at))
     }
 
     /// Clients that publish to a broker.

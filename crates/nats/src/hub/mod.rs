@@ -16,19 +16,24 @@
 //! 3. **A broker is open for publishers** when all subscriptions stand there (`broker`).
 //! 4. **A home changes** without loss, doubles or disorder (`moves`).
 //! 5. **A limited message** that finds no token waits (`topic`); then its publisher goes on being read.
-//! 6. **Nothing is sent twice.** What a broker had not confirmed by a PONG when it went is in doubt, and counted.
+//! 6. **What is for streams goes to the one broker that has them** (`streams`).
+//! 7. **Nothing is sent twice.** What a broker had not confirmed by a PONG when it went is in doubt, and counted.
 //!
 //! A driver calls the methods named for what happened, then [`Hub::dispatch`] once, then does all that
 //! [`Hub::todo`] says and writes what [`Hub::output`] holds.
 
 mod agenda;
+mod arrivals;
 mod broker;
 mod buffer;
 mod client;
 mod delays;
 mod link;
 mod moves;
+mod recording;
+mod refusals;
 mod report;
+mod streams;
 mod topic;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -95,6 +100,8 @@ pub struct Hub {
     config: NatsConfig,
     /// Those whose nkeys are checked here.
     users: Users,
+    /// The broker that has streams.
+    streams: Option<usize>,
     /// What clients are told of the server that they are connected to, but for what differs from one to the next.
     id: String,
     clients: BTreeMap<ClientId, Client>,
@@ -144,13 +151,19 @@ impl Hub {
         brokers: Vec<Result<Info, String>>,
     ) -> Self {
         let count = brokers.len();
-        let topic =
-            |topic: &_| Topic::new(now, Clone::clone(topic), count, config.adaptor, config.history);
+        let streams = config.jetstream.as_ref();
+        let streams_at =
+            streams.and_then(|at| config.brokers.iter().position(|one| *one == at.broker));
+        let topic = |topic: &TopicConfig| {
+            let only = streams.filter(|at| at.takes(topic.subject.as_bytes())).and(streams_at);
+            Topic::new(now, topic.clone(), (count, only), config.adaptor, config.history)
+        };
         let topics = Topics::new(config.topics.iter().map(topic).collect());
         let mut hub = Self {
             brokers: config.brokers.iter().map(|at| Broker::new(at.to_string())).collect(),
             config,
             users: Users::new(),
+            streams: streams_at,
             id,
             clients: BTreeMap::new(),
             links: BTreeMap::new(),
@@ -241,6 +254,9 @@ impl Hub {
     pub fn reload(&mut self, now: Instant, config: NatsConfig) -> Result<(), String> {
         if config.brokers != self.config.brokers {
             return Err("brokers cannot be changed while the gate runs".to_owned());
+        }
+        if config.jetstream != self.config.jetstream {
+            return Err("jetstream cannot be changed while the gate runs".to_owned());
         }
         let fixed = |topics: &[_]| topics.iter().map(subject_of).collect::<Vec<_>>();
         if fixed(&config.topics) != fixed(&self.config.topics) {

@@ -54,6 +54,13 @@ impl Hub {
         Value::Array(list.collect())
     }
 
+    /// The latest arrivals of a topic by its name; none if there is no such topic, or it records none.
+    pub fn trace(&self, topic: &str) -> Option<String> {
+        let mut topics = self.topics.list.iter();
+        let topic = topics.find(|at| at.config.name() == topic && at.config.record > 0)?;
+        Some(topic.recording.text())
+    }
+
     /// For Prometheus.
     pub fn metrics(&self, now: Instant) -> String {
         let mut page = Page::default();
@@ -200,6 +207,7 @@ impl Hub {
                 "p95": millis(stats.access.quantile(0.95)),
                 "p99": millis(stats.access.quantile(0.99)),
                 "longest": millis(stats.access.most),
+                "sum_s": stats.access.sum,
             },
             "lag_ms": millis(stats.lag),
             "beyond": stats.beyond,

@@ -9,12 +9,13 @@ use std::collections::BTreeMap;
 use tidegate_core::limit::Bucket;
 use tidegate_core::share::{
     Adaptor, AdaptorConfig, History, HistoryConfig, HolderId, Message, Offer, Rate, Room, Shaper,
-    Share, Turn, Weight, split,
+    Share, Turn, apportion,
 };
 use tidegate_core::{Instant, Rank, Span};
 
 use super::ClientId;
 use super::delays::Delays;
+use super::recording::Recording;
 use crate::config::TopicConfig;
 use crate::leases::{Lease, Part};
 use crate::wire::subject;
@@ -29,6 +30,8 @@ pub(super) struct Topic {
     pub(super) config: TopicConfig,
     /// What this gate has of it, where several share it.
     pub(super) lease: Option<Lease>,
+    /// The one broker that it passes through, if it is of streams.
+    pub(super) only: Option<usize>,
     /// What was divided last.
     divided: Share,
     cells: Vec<Cell>,
@@ -40,6 +43,7 @@ pub(super) struct Topic {
     /// How far back its load is remembered.
     memory: Span,
     pub(super) stats: Stats,
+    pub(super) recording: Recording,
 }
 
 /// A topic at one broker.
@@ -79,7 +83,7 @@ impl Topic {
     pub(super) fn new(
         now: Instant,
         config: TopicConfig,
-        brokers: usize,
+        (brokers, only): (usize, Option<usize>),
         adaptor: AdaptorConfig,
         history: HistoryConfig,
     ) -> Self {
@@ -101,7 +105,9 @@ impl Topic {
             busy_until: now,
             memory: history.span + history.step + history.step,
             stats: Stats::default(),
+            recording: Recording::default(),
             divided: Share::NONE,
+            only,
             lease,
             config,
         }
@@ -119,7 +125,7 @@ impl Topic {
     /// Whether a broker has a part of it.
     pub(super) fn open(&mut self, now: Instant, broker: usize, open: bool) {
         let cell = &mut self.cells[broker];
-        if cell.open != open {
+        if cell.open != open && self.only.is_none_or(|only| only == broker) {
             cell.open = open;
             // What it had saved up is divided among the others, or was.
             cell.shaper.tokens_mut().bucket = Bucket::empty(now, Share::NONE.limit());
@@ -209,6 +215,12 @@ impl Topic {
         self.cells[broker].shaper.waiting()
     }
 
+    /// How long one more would wait for `broker`.
+    pub(super) fn wait_ahead(&self, broker: usize) -> Span {
+        let ahead = (self.waiting(broker) + 1) as f64;
+        Span::from_nanos_f64(ahead / self.cells[broker].share.rate.as_f64().max(1e-9) * 1e9)
+    }
+
     /// What `broker` has of it.
     pub(super) fn share(&self, broker: usize) -> Share {
         self.cells[broker].share
@@ -243,10 +255,8 @@ impl Topic {
         self.divided = whole;
         let floor =
             Share::new(Rate::from_millionths(whole.rate.millionths() / FLOOR), open.len() as u64);
-        let evenly = vec![Weight::both(1); open.len()];
-        // The configuration allows no burst below one token per broker.
-        let Ok(floors) = split(floor.least(whole), &evenly) else { return };
-        let pool = whole.minus(floor);
+        let floor = floor.least(whole);
+        let (floors, pool) = (evenly(floor, open.len()), whole.minus(floor));
         let mut left = pool;
         let mut targets = BTreeMap::new();
         for broker in &open {
@@ -255,7 +265,7 @@ impl Topic {
             targets.insert(*broker, target);
         }
         // While nobody has said anything, all are alike.
-        let rest = if left == pool { split(pool, &evenly).ok() } else { None };
+        let rest = (left == pool).then(|| evenly(pool, open.len()));
         for (at, (broker, floor)) in open.iter().zip(floors).enumerate() {
             let more = rest.as_ref().map_or(targets[broker], |rest| rest[at]);
             let (share, cell) = (floor.plus(more), &mut self.cells[*broker]);
@@ -292,6 +302,14 @@ impl Topic {
             lease.on_waiting(now, self.cells.iter().map(|cell| cell.shaper.waiting()).sum());
         }
     }
+}
+
+/// As many shares that sum to it exactly, all alike but for rounding; what is less than one each is none for some.
+fn evenly(share: Share, parts: usize) -> Vec<Share> {
+    let alike = vec![1; parts];
+    let parts = |total| apportion(total, &alike, 0).unwrap_or_default();
+    let rates = parts(share.rate.millionths()).into_iter().map(Rate::from_millionths);
+    rates.zip(parts(share.burst)).map(|(rate, burst)| Share::new(rate, burst)).collect()
 }
 
 /// Topics by their subjects: first tokens that are no wildcards lead to the few that can match.
@@ -343,7 +361,13 @@ mod tests {
     fn topic(subject: &str, rate: f64, burst: u64, brokers: usize) -> Topic {
         let text = format!("subject = '{subject}'\nrate = {rate}\nburst = {burst}\n");
         let config = toml::from_str(&text).expect("a topic");
-        Topic::new(at(0), config, brokers, AdaptorConfig::default(), HistoryConfig::default())
+        Topic::new(
+            at(0),
+            config,
+            (brokers, None),
+            AdaptorConfig::default(),
+            HistoryConfig::default(),
+        )
     }
 
     fn sum(topic: &Topic) -> Share {
@@ -368,6 +392,16 @@ mod tests {
         assert!(rates[0] > 800.0 && rates[1] > 100.0 && rates[2] > 30.0, "{rates:?}");
         topic.open(at(3_000), 0, false);
         assert_eq!((sum(&topic), topic.share(0)), (topic.config.whole(), Share::NONE));
+    }
+
+    /// With a token each and no more, there is no burst to divide by load, but a rate.
+    #[test]
+    fn before_anybody_has_sent_anything_all_of_the_agreement_is_divided() {
+        for (brokers, burst) in [(1, 1), (3, 3), (3, 4)] {
+            let mut topic = topic("a", 300.0, burst, brokers);
+            (0..brokers).for_each(|broker| topic.open(at(0), broker, true));
+            assert_eq!(sum(&topic), topic.config.whole());
+        }
     }
 
     #[test]

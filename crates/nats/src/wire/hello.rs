@@ -27,6 +27,8 @@ pub struct Info {
     pub tls_available: bool,
     /// The cluster it belongs to.
     pub cluster: Option<String>,
+    /// Whether it has streams.
+    pub jetstream: bool,
     /// Whether it asks its clients to go.
     pub ldm: bool,
 }

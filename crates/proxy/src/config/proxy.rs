@@ -10,8 +10,8 @@ use tidegate_core::config::Problems;
 use tidegate_http::identity::EXEMPT;
 
 use super::{
-    AccessLogConfig, Address, ConnectionsConfig, EdgeConfig, Egress, HealthConfig, LongConfig,
-    Network, Percent, Rule, Spill, TlsConfig, TracesConfig,
+    AccessLogConfig, Address, ConnectionsConfig, EdgeConfig, Egress, HealthConfig, JwtConfig,
+    LongConfig, Network, Percent, Rule, Spill, TlsConfig, TracesConfig,
 };
 use crate::log::Log;
 
@@ -120,6 +120,9 @@ pub struct ProxyConfig {
     pub drain_timeout: Span,
     /// What is taken of strangers.
     pub edge: EdgeConfig,
+    /// Whose tokens tell users apart. Default: nobody's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jwt: Option<JwtConfig>,
     /// When an upstream counts as well.
     pub health: HealthConfig,
     /// What client connections may take.
@@ -184,6 +187,7 @@ impl Default for ProxyConfig {
             drain_timeout: Span::from_secs(25),
             health: HealthConfig::default(),
             edge: EdgeConfig::default(),
+            jwt: None,
             connections: ConnectionsConfig::default(),
             long: LongConfig::default(),
             access_log: AccessLogConfig::default(),
@@ -223,6 +227,9 @@ impl ProxyConfig {
             "one of http, https, h2c, h2 for all, as replicas are alike",
         );
         problems.within("edge", |problems| self.edge.validate(problems));
+        if let Some(jwt) = &self.jwt {
+            problems.within("jwt", |problems| jwt.validate(problems));
+        }
         problems.within("connections", |problems| self.connections.validate(problems));
         problems.within("long", |problems| self.long.validate(problems));
         problems.within("access_log", |problems| self.access_log.validate(problems));

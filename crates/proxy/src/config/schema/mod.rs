@@ -37,6 +37,10 @@ cert_file = "cert.pem"
 key_file = "key.pem"
 client_ca_file = "clients.pem"
 upstream_ca_file = "ca.pem"
+[proxy.jwt]
+jwks_file = "jwks.json"
+issuer = "https://login"
+audience = ["shop"]
 [[proxy.rules]]
 name = "checkout"
 method = "POST"
