@@ -82,6 +82,7 @@ fn page() -> String {
         latencies: BTreeMap::new(),
         certificate_until: Some(0),
         lines_lost: 0,
+        overload: None,
         peers: vec![Peers::default().get(&"http://127.0.0.1:1".parse().expect("an address"))],
         inside: 0,
         egress: vec![Report::of_nothing("inventory")],

@@ -49,6 +49,8 @@ pub(crate) struct Snapshot<'a> {
     /// When the certificate for clients is no longer good, in seconds since 1970; none without one.
     pub(crate) certificate_until: Option<i64>,
     pub(crate) sample: Sample,
+    /// For how long there has been an overload; none if there is none.
+    pub(crate) overload: Option<Span>,
     /// Lines of the access log, and of the record, that could not be written.
     pub(crate) lines_lost: u64,
     pub(crate) now: Instant,
@@ -161,6 +163,9 @@ impl Snapshot<'_> {
             let help = "The latency objective in force.";
             page.gauge("tidegate_objective_seconds", help, objective.as_secs_f64());
         }
+        let help = "For how long there has been an overload, in seconds; 0 if there is none.";
+        let overload = self.overload.map_or(0.0, Span::as_secs_f64);
+        page.gauge("tidegate_overload_seconds", help, overload);
         let help = "1 if nothing is enforced.";
         page.gauge("tidegate_observe", help, u8::from(self.enforce == Percent::NONE));
         let help = "Share of requests for which the gate is enforced, 0 to 1.";
@@ -371,6 +376,7 @@ impl Snapshot<'_> {
             state[name] = count.into();
         }
         state["certificate_expires_unix"] = self.certificate_until.into();
+        state["overload_seconds"] = self.overload.map(Span::as_secs_f64).into();
         state["log_lines_lost"] = self.lines_lost.into();
         state["policy"] = level.policy.into();
         state["cursor"] = cursor(level.cursor).into();

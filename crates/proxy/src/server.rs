@@ -405,6 +405,7 @@ impl Shared {
             egress: self.outlets.report(),
             inside: self.outlets.inside(),
             lines_lost,
+            overload: self.watch.overload(),
             certificate_until: self.certificate_until(),
             sample: self.sample.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             now,

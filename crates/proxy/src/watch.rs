@@ -68,6 +68,12 @@ impl Watch {
         self.lock().detail.clone()
     }
 
+    /// For how long there has been an overload; none if there is none.
+    pub(crate) fn overload(&self) -> Option<Span> {
+        let now = self.gate.now();
+        self.lock().overload.now.map(|episode| now.since(episode.began))
+    }
+
     /// Another policy begins: what belonged to the last one is no more.
     pub(crate) fn forget(&self) {
         self.lock().detail.forget();

@@ -39,6 +39,60 @@ function quantile(now, then, part) {
   return 1000 * now.buckets.at(-1)[0];
 }
 
+// States of the last seconds, for numbers that do not jump.
+const recent = [];
+const SPAN = 5;
+
+// What is going on, in one sentence.
+function sentence(state) {
+  if (recent.length && state.uptime_seconds < recent.at(-1).uptime_seconds) recent.length = 0;
+  recent.push(state);
+  while (recent.length > 2 && recent[1].uptime_seconds <= state.uptime_seconds - SPAN) recent.shift();
+  const then = recent[0];
+  const seconds = state.uptime_seconds - then.uptime_seconds;
+  if (seconds < 0.5) return "…";
+  const rate = (now, past) => Math.max(0, (now - past) / seconds);
+  const arrived = rate(sum(state.arrived), sum(then.arrived));
+  const goodput = rate(served(state), served(then));
+  const parts = [];
+  if (state.overload_seconds !== null) {
+    const times = goodput > 0 ? `${(arrived / goodput).toFixed(1)} × what it serves` : "nothing is served";
+    const whether = state.enforce_percent === 0 ? " (observed, nothing is refused)" : "";
+    parts.push(`Overloaded for ${lasting(state.overload_seconds)}${whether}: ${Tide.number(arrived)}/s come, ${times}, ${Tide.number(goodput)}/s`);
+  } else if (arrived < 0.1) {
+    parts.push("Nothing comes");
+  } else {
+    parts.push(`No overload: ${Tide.number(arrived)}/s come, ${Tide.number(goodput)}/s are served`);
+  }
+  const fates = fatesOfRules(state, then);
+  if (fates) parts.push(fates);
+  const slowest = quantile(state.request_seconds, then.request_seconds, 0.99);
+  if (slowest !== null) {
+    const objective = state.objective_seconds ? ` of ${Math.round(1000 * state.objective_seconds)} ms` : "";
+    parts.push(`99 % are answered within ${Tide.ms(slowest)}${objective}`);
+  }
+  return `${parts.join("; ")}.`;
+}
+
+// The most important rules first; what is refused is told of each.
+function fatesOfRules(state, then) {
+  const rules = Object.entries(state.rules).sort((a, b) => a[1].business - b[1].business);
+  const fates = rules.flatMap(([name, now]) => {
+    const past = then.rules[name] || { arrived: 0, refused: 0 };
+    const came = now.arrived - past.arrived;
+    if (came < 1) return [];
+    const refused = Math.min(1, (now.refused - past.refused) / came);
+    const called = name === "(none)" ? "the rest" : name;
+    return [refused < 0.005 ? `all of ${called} let in` : `${Math.round(100 * refused)} % of ${called} refused`];
+  });
+  return fates.slice(0, 4).join(", ");
+}
+
+function lasting(seconds) {
+  if (seconds < 120) return `${Math.round(seconds)} s`;
+  return seconds < 7200 ? `${Math.round(seconds / 60)} min` : `${Math.round(seconds / 3600)} h`;
+}
+
 function served(state) {
   return Object.values(state.finished).reduce((all, band) => all + band.served, 0);
 }
@@ -56,7 +110,7 @@ function showRates(time, state, then, seconds) {
   latency.push(time, times);
   Tide.text("p99", Tide.ms(times[2]));
   const verdict = at("verdict");
-  const [kind, words] = refused > 0.5 ? ["warn", "▲ overload"] : ["good", "● no overload"];
+  const [kind, words] = state.overload_seconds !== null ? ["warn", "▲ overload"] : ["good", "● no overload"];
   verdict.className = `verdict ${kind}`;
   Tide.text(verdict, state.draining ? "◼ ending" : words);
   showHeat(time, state, then);
@@ -108,8 +162,8 @@ function showLevels(time, state) {
   Tide.text("credits", state.credits === null ? "–" : Tide.number(state.credits));
   Tide.text("cursor", state.last_rank ? `${state.last_rank[0]}, ${state.last_rank[1]}` : "all");
   Tide.text("enforced", `${state.enforce_percent} %`);
-  const up = state.uptime_seconds;
-  Tide.text("uptime", up < 120 ? `${Math.round(up)} s` : up < 7200 ? `${Math.round(up / 60)} min` : `${Math.round(up / 3600)} h`);
+  Tide.text("sentence", sentence(state));
+  Tide.text("uptime", lasting(state.uptime_seconds));
   Tide.rows(at("upstreams"), state.upstreams.map((one) => [one.address, one.in_flight, one.latency_seconds === null ? null : Tide.ms(1000 * one.latency_seconds)]));
   const counts = (table) => Object.entries(table).map(([name, one]) => [name, one.arrived, one.refused, one.served]);
   Tide.rows(at("rules"), Object.entries(state.rules).map(([name, one]) => [name, one.business, one.arrived, one.refused, one.served, one.failed]));
@@ -119,6 +173,8 @@ function showLevels(time, state) {
   Tide.rows(at("heavy"), state.heavy_hitters.flatMap(asked));
   const ranks = Object.entries(state.ranks).map(([rank, parts]) => [rank, ...["arrived", "refused", "served"].map((what) => parts.reduce((all, part) => all + part[what], 0))]);
   Tide.rows(at("by-rank"), ranks);
+  // A table that has nothing to say takes no room.
+  for (const id of ["rules", "workflows", "callers", "heavy"]) at(id).closest(".card").hidden = at(id).rows.length === 0;
 }
 
 function showOperations({ enforce, shadow }) {
