@@ -46,6 +46,7 @@ mod hops;
 mod inbound;
 mod inflight;
 mod leases;
+mod leash;
 mod listen;
 mod log;
 mod machine;
