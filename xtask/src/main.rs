@@ -34,6 +34,8 @@ Usage: cargo xtask COMMAND
   fuzz SECS                property tests on ever more random cases for about SECS seconds
   soak [SECS [BINARY]]     the sidecar at twice its capacity, 600 seconds unless told otherwise: memory
                            and open files must not grow; BINARY instead of a build in the dev profile
+  soak nats [SECS]         the messaging gate before three brokers: publishers move every second, brokers are
+                           killed; what was published is delivered once and in order, refused, or in doubt
 ";
 
 fn main() -> ExitCode {
@@ -63,6 +65,11 @@ fn main() -> ExitCode {
             Err(_) => return usage(),
         },
         ["soak"] => soak::soak(600, None),
+        ["soak", "nats"] => peers::moves::soak(600),
+        ["soak", "nats", secs] => match secs.parse() {
+            Ok(secs) => peers::moves::soak(secs),
+            Err(_) => return usage(),
+        },
         ["soak", secs, binary @ ..] if binary.len() <= 1 => match secs.parse() {
             Ok(secs) => soak::soak(secs, binary.first().copied()),
             Err(_) => return usage(),

@@ -12,7 +12,7 @@ mod cmd;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 /// Overload control for services: peak goodput under any load, the least important refused first.
 #[derive(Debug, Parser)]
@@ -23,7 +23,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    match Args::parse().command.run() {
+    match Args::parse().command.run(Args::command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => error.report(),
     }

@@ -96,6 +96,60 @@ fn holds(browser: &Browser, what: &str, condition: &str) {
     browser.wait(what, &script);
 }
 
+/// A topic at twice its agreement: its rate is on the line, and messages wait.
+#[cfg(feature = "nats")]
+#[test]
+fn the_page_of_topics_shows_rates_and_delays() {
+    use std::io::Write;
+    let mut server = Command::new("nats-server");
+    let server = server.args(["-a", "127.0.0.1", "-p", "-1"]).stderr(Stdio::piped()).spawn();
+    let Ok(mut server) = server else {
+        return eprintln!("skipped: there is no nats-server (apt-get install nats-server)");
+    };
+    let mut lines = BufReader::new(server.stderr.take().expect("piped")).lines();
+    let _server = Running(server);
+    let Some(browser) = Browser::start(1000, 900) else { return };
+    let said = |line: &String| line.contains("Listening for client connections on");
+    let line = lines.by_ref().map_while(Result::ok).find(said).expect("it starts");
+    thread::spawn(move || lines.for_each(drop));
+    let url = format!("nats://{}", line.rsplit(' ').next().expect("an address"));
+    let (listen, admin) = (free(), free());
+    let config = env::temp_dir().join(format!("tidegate-page-{}.toml", std::process::id()));
+    let text = format!(
+        "[nats]\nlisten = '{listen}'\nadmin = '{admin}'\nbrokers = ['{url}']\n\
+         [[nats.topics]]\nname = '<b>orders</b>'\nsubject = 'orders.>'\nrate = 500\nburst = 20\nqueue = 200\n"
+    );
+    fs::write(&config, text).expect("a file");
+    let gate = Command::new(TIDEGATE).arg("nats").arg("--config").arg(&config).spawn();
+    let _gate = Running(gate.expect("it starts"));
+    while exchange(&admin, "GET", "/readyz", "", "").is_err() {
+        thread::sleep(Duration::from_millis(20));
+    }
+    let mut publisher = std::net::TcpStream::connect(&listen).expect("it listens");
+    publisher.write_all(b"CONNECT {\"verbose\":false}\r\n").expect("it reads");
+    // Until the gate ends.
+    thread::spawn(move || {
+        while publisher.write_all(&b"PUB orders.new 1\r\nx\r\n".repeat(20)).is_ok() {
+            thread::sleep(Duration::from_millis(20));
+        }
+    });
+    browser.open(&format!("http://{admin}/topics"));
+    let shown = |what| format!("return document.body.innerText.includes('{what}')");
+    browser.wait("the topic, as text", &shown("<b>orders</b> (orders.>)"));
+    browser.wait("its agreement", &shown("/s of 500/s, 20 at once"));
+    browser.wait("refusals", "return /refused [1-9]/.test(document.body.innerText)");
+    let point = "document.querySelector('polyline').getAttribute('points').split(' ')";
+    browser.wait("the line moves", &format!("return {point}.length > 6"));
+    // Within a tenth of the agreement, which is drawn at 1 / 1.1 of the height, however often it was asked.
+    browser.wait(
+        "the rate is what was agreed",
+        "return /(4[5-9]|5[0-4])[0-9]\\/s of 500/.test(document.body.innerText)",
+    );
+    keep(&browser, "topics.png");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+    fs::remove_file(config).expect("it was there");
+}
+
 #[test]
 fn the_demo_convinces_at_one_look() {
     let Some(browser) = Browser::start(1360, 1120) else { return };

@@ -295,3 +295,46 @@ fn a_sidecar_hears_signals() {
     assert!(child.wait().expect("it ends").success());
     std::fs::remove_file(&path).expect("it was there");
 }
+
+/// A log there is already becomes what two commands read.
+#[test]
+fn a_log_of_nginx_can_be_replayed_and_sized() {
+    let line = |n: u64| {
+        let (minute, second) = (n / 60, n % 60);
+        format!(
+            "10.1.2.3 - - [09/Nov/2001:05:{minute:02}:{second:02} +0000] \"GET /pay HTTP/1.1\" 200 12 \"-\" \"curl\" 0.010\n"
+        )
+    };
+    let log: String = (0..120).map(|n| line(n).repeat(3)).collect();
+    let (code, record, err) = tidegate(&["import", "nginx", "-"], &(log + "no line of it\n"));
+    assert_eq!(code, 0, "{err}");
+    assert!(err.contains("1 of 361 lines"), "{err}");
+    let (code, sized, err) = tidegate(&["limit", "size", "-"], &record);
+    assert_eq!(code, 0, "{err}");
+    assert!(sized.contains("# 360 requests at 3.0"), "{sized}");
+    let path = std::env::temp_dir().join(format!("tidegate-record-{}", std::process::id()));
+    std::fs::write(&path, &record).expect("written");
+    let (code, told, err) = tidegate(&["sim", "replay", &path.display().to_string()], "");
+    std::fs::remove_file(&path).expect("it is there");
+    assert_eq!(code, 0, "{err}");
+    assert!(told.contains("tide"), "{told}");
+    let (code, _, err) = tidegate(&["import", "envoy", "-"], "not one\n");
+    assert!(code == 2 && err.contains("none of 1 lines"), "{err}");
+}
+
+#[test]
+fn completions_and_manual_pages_know_the_commands() {
+    for shell in ["bash", "zsh", "fish"] {
+        let (code, script, _) = tidegate(&["completions", shell], "");
+        assert!(code == 0 && script.contains("explain") && script.contains("proxy"), "{shell}");
+    }
+    let folder = std::env::temp_dir().join(format!("tidegate-man-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let (code, _, err) = tidegate(&["man", &folder.display().to_string()], "");
+    assert_eq!(code, 0, "{err}");
+    let page = std::fs::read_to_string(folder.join("tidegate-proxy.1")).expect("a page");
+    assert!(page.contains("upstream") && page.contains(".TH"), "{page}");
+    std::fs::remove_dir_all(&folder).expect("it is there");
+    let (code, _, err) = tidegate(&["man", "/nowhere"], "");
+    assert!(code == 1 && err.contains("/nowhere"), "{err}");
+}

@@ -72,8 +72,8 @@ fn refused(command: &mut Command) -> (Option<i32>, String) {
 fn what_is_wrong_is_said_before_anything_is_served() {
     let (code, told) = refused(&mut gate());
     assert!(code == Some(2) && told.contains("--broker nats://host:port"), "{told}");
-    let (code, told) = refused(gate().args(["--broker", "tls://a:4222"]));
-    assert!(code == Some(2) && told.contains("plain TCP"), "{told}");
+    let (code, told) = refused(gate().args(["--broker", "ws://a:4222"]));
+    assert!(code == Some(2) && told.contains("no address of a broker"), "{told}");
     let (code, told) = refused(gate().args(["--broker", "nats://127.0.0.1:1"]));
     assert!(code == Some(2) && told.contains("no broker is reachable"), "{told}");
     // Something that is no NATS server, and something of a NATS that is not known yet.
@@ -92,6 +92,67 @@ fn what_is_wrong_is_said_before_anything_is_served() {
         assert!(code == Some(2) && told.contains(why) && told.contains(&url), "{told}");
         says.join().expect("it was asked");
     }
+}
+
+/// From a recording of a gate, and brokers that were measured, to a placement.
+#[test]
+fn a_recorded_topic_is_sized_and_placed_on_brokers_that_were_measured() {
+    let mut server = Command::new("nats-server");
+    let Some(broker) = Process::start(server.args(["-a", "127.0.0.1", "-p", "-1"])) else {
+        return eprintln!("skipped: there is no nats-server (apt-get install nats-server)");
+    };
+    let line = broker.line("Listening for client connections on");
+    let url = format!("nats://{}", line.rsplit(' ').next().expect("an address"));
+    let folder = std::env::temp_dir().join(format!("tidegate-place-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder of its own");
+    let at = |name: &str| folder.join(name).display().to_string();
+    let topic = "[[nats.topics]]\nsubject = 'a.>'\nrate = 1e6\nburst = 1000\nrecord = 1000\n";
+    fs::write(at("gate.toml"), format!("[nats]\nbrokers = ['{url}']\n{topic}")).expect("a file");
+    let process =
+        Process::start(gate().args(["--config", &at("gate.toml")])).expect("it was built");
+    let line = process.line("serving ");
+    let words: Vec<&str> = line.split(' ').collect();
+    let admin = words.last().expect("an address").trim_start_matches("http://").trim_matches('/');
+    for name in ["one", "two"] {
+        let mut client = TcpStream::connect(words[2]).expect("it listens");
+        let text = format!("CONNECT {{\"verbose\":false,\"name\":\"{name}\"}}\r\n");
+        client.write_all(text.as_bytes()).expect("it reads");
+        for _ in 0..20 {
+            client.write_all(b"PUB a.b 1\r\nx\r\nPING\r\n").expect("it reads");
+            let mut answer = BufReader::new(client.try_clone().expect("a socket")).lines();
+            assert!(answer.by_ref().map_while(Result::ok).any(|line| line == "PONG"));
+        }
+    }
+    let mut stream = TcpStream::connect(admin).expect("it listens");
+    let request = "GET /trace?topic=a.%3E HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("text");
+    let (_, log) = answer.split_once("\r\n\r\n").expect("a body");
+    assert_eq!(log.lines().count(), 41, "{log}");
+    fs::write(at("log"), log).expect("a file");
+    let run = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let output = command.arg("nats").args(args).output().expect("the binary was built");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let sized = run(&["size", &at("log")]);
+    assert!(sized.starts_with("[[nats.topics]]") && sized.contains("# 40 messages"), "{sized}");
+    fs::write(at("brokers"), run(&["calibrate", "--broker", &url])).expect("a file");
+    let args = ["place", &at("log"), "--brokers", &at("brokers"), "--slo", "1s"];
+    let placed = run(&args);
+    assert!(
+        placed.contains("2 publishers, 40 messages") && placed.contains("is predicted to be met"),
+        "{placed}"
+    );
+    let json = run(&[&args[..], &["--format", "json"]].concat());
+    let json: serde_json::Value = serde_json::from_str(&json).expect("an object");
+    assert_eq!(
+        (&json["meets"], &json["brokers"][0]["broker"]),
+        (&true.into(), &url.as_str().into())
+    );
+    fs::remove_dir_all(folder).expect("it was there");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What the async drivers of Tidegate share, whatever their runtime: a [`SharedGate`] and a
 //! [`SharedCaller`] behind a mutex, guards that give back what they hold when they are dropped, and the [`Context`] of the
 //! request a task works for. Only std and `tidegate-core`; on Linux rustix for the clock and, with
-//! the feature `stamp`, nix; and with `tokio` its timers.
+//! the feature `stamp`, nix; and with `tokio` its timers; with `tls` rustls.
 //!
 //! [`Context`]: tidegate_core::Context
 //!
@@ -47,6 +47,8 @@ pub mod stamp;
 mod sync;
 #[cfg(feature = "tokio")]
 pub mod timer;
+#[cfg(feature = "tls")]
+pub mod tls;
 pub mod values;
 mod waiters;
 

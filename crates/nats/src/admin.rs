@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, ORIGIN};
+use http::header::{
+    AUTHORIZATION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ORIGIN, X_CONTENT_TYPE_OPTIONS,
+};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -21,9 +23,11 @@ use crate::server::{Ask, Line};
 type Answer = Response<Full<Bytes>>;
 
 const PAGES: &str = "\
+/topics    the page: rates against agreements, access delays, brokers
 /metrics   numbers for Prometheus
 /state     the same and more as JSON
 /clients   who is there, and at which broker
+/trace?topic=NAME   the latest arrivals of a topic with `record`
 /config    the configuration in force
 /healthz   whether the process is there
 /readyz    whether a broker is, and new clients are welcome
@@ -105,6 +109,8 @@ impl Pages {
         }
         match path {
             "/" => text(StatusCode::OK, PAGES),
+            "/topics" => page(include_str!("page/topics.html"), "text/html; charset=utf-8"),
+            "/topics.js" => page(include_str!("page/topics.js"), "text/javascript; charset=utf-8"),
             "/healthz" => text(StatusCode::OK, "ok\n"),
             "/readyz" => match self.ask(Ask::State).await {
                 Some(state) => ready(&state),
@@ -115,6 +121,19 @@ impl Pages {
             }),
             "/state" => self.ask(Ask::State).await.map_or_else(ending, |state| json(&state)),
             "/clients" => self.ask(Ask::Clients).await.map_or_else(ending, |list| json(&list)),
+            "/trace" => {
+                let query = request.uri().query().unwrap_or_default();
+                let name = decode(query.strip_prefix("topic=").unwrap_or_default());
+                match self.ask(|to| Ask::Trace(name, to)).await {
+                    Some(Some(trace)) => with_type(text(StatusCode::OK, trace), "text/csv"),
+                    Some(None) => {
+                        let why =
+                            "no topic of that name says `record = NUMBER`: /trace?topic=NAME\n";
+                        text(StatusCode::NOT_FOUND, why)
+                    }
+                    None => ending(),
+                }
+            }
             "/config" => self.ask(Ask::Config).await.map_or_else(ending, |file| {
                 with_type(text(StatusCode::OK, file), "application/toml")
             }),
@@ -165,6 +184,19 @@ impl Pages {
     }
 }
 
+/// `%3E` as `>`; what is no such pair stays as it is.
+fn decode(text: &str) -> String {
+    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
+    while let [first, after @ ..] = rest {
+        let pair = after.get(..2).filter(|_| *first == b'%');
+        let pair = pair.and_then(|pair| std::str::from_utf8(pair).ok());
+        let byte = pair.and_then(|pair| u8::from_str_radix(pair, 16).ok());
+        bytes.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { &after[2..] } else { after };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 fn ready(state: &serde_json::Value) -> Answer {
     let up = |broker: &serde_json::Value| broker["state"] == "up";
     if state["draining"] == true {
@@ -188,6 +220,17 @@ fn text(status: StatusCode, text: impl Into<Bytes>) -> Answer {
     let mut answer = Response::new(Full::new(text.into()));
     *answer.status_mut() = status;
     with_type(answer, "text/plain; charset=utf-8")
+}
+
+/// Runs only what comes from here.
+fn page(text_of: &'static str, kind: &'static str) -> Answer {
+    let mut answer = with_type(text(StatusCode::OK, text_of), kind);
+    let policy = "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline'; \
+                  frame-ancestors 'none'; base-uri 'none'";
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    answer
 }
 
 fn with_type(mut answer: Answer, kind: &'static str) -> Answer {

@@ -2,9 +2,11 @@
 //! leave. [`Source`] is where a reload reads from.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, fs, io, thread};
 
+use tidegate_control::Link;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
@@ -14,6 +16,8 @@ use crate::config::{File, NatsConfig};
 use crate::probe;
 use crate::server::{Ask, Line, Serving};
 use crate::signals::{Signals, Wish};
+use crate::tls::Tls;
+use crate::users;
 
 /// Where a reload reads the configuration from, or what is wrong there.
 pub type Source = Box<dyn Fn() -> Result<File, String> + Send + Sync>;
@@ -94,7 +98,9 @@ impl std::error::Error for StartError {}
 impl Gate {
     /// Asks the brokers who they are, and opens the sockets. Lines for the operator go to `log`.
     pub fn bind(mut file: File, log: fn(&str)) -> Result<Self, StartError> {
-        let probed = ask_all(&file.nats)?;
+        let tls = Tls::new(&file.nats).map_err(StartError::Config)?;
+        let users = users::read(&file.nats).map_err(StartError::Config)?;
+        let probed = ask_all(&file.nats, &tls)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(io_error("cannot start a runtime".to_owned()))?;
         let listen = std::net::TcpListener::bind(file.nats.listen);
@@ -112,7 +118,7 @@ impl Gate {
         let token = token(&file.nats)?;
         let brokers = file.nats.brokers.len();
         let id = format!("T{:016X}", tidegate_driver::random_seed());
-        let serving = Serving::new(file, listener, id, probed, log);
+        let serving = Serving::new(file, listener, id, probed, (tls, users), log);
         let serving = serving.map_err(io_error("cannot poll sockets".to_owned()))?;
         Ok(Self { serving, listen, admin, token, runtime, signals, log, brokers })
     }
@@ -140,6 +146,9 @@ impl Gate {
             "serving {listen} before {brokers} brokers; admin pages at http://{admin_at}/"
         ));
         let line = serving.line();
+        let leases = serving.leases();
+        let shared = !leases.0.is_empty();
+        let link = Link::new(Arc::new(leases), format!("nats-{}", listen.port()));
         let (over, ended) = oneshot::channel::<()>();
         let thread = thread::Builder::new().name("tidegate-nats".to_owned()).spawn(move || {
             let result = serving.run();
@@ -149,6 +158,9 @@ impl Gate {
         })?;
         runtime.block_on(async {
             tokio::spawn(admin::serve(Pages::new(line.clone(), token), admin));
+            if shared {
+                tokio::spawn(link.clone().run(log));
+            }
             let mut ended = ended;
             loop {
                 tokio::select! {
@@ -163,6 +175,8 @@ impl Gate {
                 }
             }
         });
+        // What it had is for others at once.
+        runtime.block_on(link.leave());
         thread.join().map_err(|_| io::Error::other("the serving thread panicked"))??;
         log("ended");
         Ok(())
@@ -186,7 +200,7 @@ async fn reload(line: &Line, source: Option<&Source>, log: fn(&str)) {
 }
 
 /// Asks all brokers at once. One that is there must be fit, and one must be there.
-fn ask_all(config: &NatsConfig) -> Result<Vec<probe::Found>, StartError> {
+fn ask_all(config: &NatsConfig, tls: &Tls) -> Result<Vec<probe::Found>, StartError> {
     if config.brokers.is_empty() {
         let problem =
             "no broker: give one with --broker nats://host:port, or nats.brokers in the file";
@@ -197,7 +211,10 @@ fn ask_all(config: &NatsConfig) -> Result<Vec<probe::Found>, StartError> {
         .brokers
         .iter()
         .cloned()
-        .map(|broker| thread::spawn(move || probe::ask(&broker, patience)))
+        .map(|broker| {
+            let tls = tls.brokers.clone();
+            thread::spawn(move || probe::ask(&broker, tls.as_ref(), patience))
+        })
         .collect();
     let failed = |_| Err("asking it failed".to_owned());
     let answers: Vec<_> =
@@ -207,7 +224,12 @@ fn ask_all(config: &NatsConfig) -> Result<Vec<probe::Found>, StartError> {
         .iter()
         .zip(&answers)
         .filter_map(|(at, answer)| {
-            Some(format!("broker {at}: {}", answer.as_ref().ok()?.0.unfit()?))
+            let (info, _) = answer.as_ref().ok()?;
+            let streams = config.jetstream.as_ref().is_some_and(|streams| streams.broker == *at);
+            let lacks = || "nats.jetstream names it, and it has none: start it with -js".to_owned();
+            let why = info.unfit(at.is_tls());
+            let why = why.or_else(|| (streams && !info.jetstream).then(lacks))?;
+            Some(format!("broker {at}: {why}"))
         })
         .collect();
     if !unfit.is_empty() {

@@ -17,14 +17,22 @@
 #![allow(clippy::disallowed_methods, reason = "a driver reads the clock for the core")]
 
 mod admin;
+pub mod calibrate;
 pub mod config;
 mod gate;
 pub mod hub;
+mod leases;
+pub mod place;
 mod probe;
 mod server;
 mod signals;
+mod stream;
 mod timer;
+mod tls;
+pub mod users;
 pub mod wire;
 
-pub use config::{Address, File, NatsConfig, PublisherRule, TopicConfig};
+pub use config::{
+    Address, File, NatsConfig, PublisherRule, StreamsConfig, TlsConfig, TopicConfig, UserRule,
+};
 pub use gate::{Gate, Handle, Source, StartError};

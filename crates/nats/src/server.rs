@@ -15,13 +15,17 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use tidegate_core::{Instant, Span};
 use tidegate_driver::stamp::{Receiver, Stamps};
-use tidegate_driver::{Clock, Monotonic};
+use tidegate_driver::{Clock, Monotonic, random_seed};
 use tokio::sync::oneshot;
 
 use crate::config::{File, NatsConfig};
 use crate::hub::{Conn, Hub, LinkId, Todo};
+use crate::leases::Leases;
 use crate::probe;
+use crate::stream::Stream;
 use crate::timer::Timer;
+use crate::tls::{self, Tls};
+use crate::users::{self, Users};
 
 const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
@@ -44,6 +48,8 @@ pub(crate) enum Ask {
     Clients(oneshot::Sender<serde_json::Value>),
     /// Numbers as Prometheus reads them.
     Metrics(oneshot::Sender<String>),
+    /// The latest arrivals of a topic.
+    Trace(String, oneshot::Sender<Option<String>>),
     /// The configuration in force.
     Config(oneshot::Sender<String>),
     /// A publisher is to move to a broker.
@@ -91,6 +97,9 @@ pub(crate) struct Serving {
     receiver: Receiver,
     stamps: Stamps,
     scratch: Vec<u8>,
+    /// What was read by TLS.
+    plain: Vec<u8>,
+    tls: Tls,
     log: fn(&str),
     /// When to end whatever is left.
     end: Option<Instant>,
@@ -98,7 +107,7 @@ pub(crate) struct Serving {
 
 #[derive(Debug)]
 struct Socket {
-    stream: TcpStream,
+    stream: Stream,
     readable: bool,
     writable: bool,
     /// Whether its end has been announced: what can be read ends with nothing.
@@ -134,6 +143,7 @@ impl Serving {
         listener: std::net::TcpListener,
         id: String,
         probed: Vec<probe::Found>,
+        (tls, users): (Tls, Users),
         log: fn(&str),
     ) -> io::Result<Self> {
         let poll = Poll::new()?;
@@ -146,8 +156,10 @@ impl Serving {
         let (sender, inbox) = mpsc::channel();
         let addresses = probed.iter().map(|at| at.as_ref().ok().map(|(_, at)| *at)).collect();
         let infos = probed.into_iter().map(|at| at.map(|(info, _)| info)).collect();
+        let mut hub = Hub::new(clock.now(), file.nats.clone(), id, infos);
+        hub.set_users(users);
         Ok(Self {
-            hub: Hub::new(clock.now(), file.nats.clone(), id, infos),
+            hub,
             file,
             poll,
             timer,
@@ -163,6 +175,8 @@ impl Serving {
             receiver: Receiver::new(),
             stamps: Stamps::default(),
             scratch: vec![0; READ],
+            plain: Vec::new(),
+            tls,
             log,
             end: None,
         })
@@ -170,6 +184,11 @@ impl Serving {
 
     pub(crate) fn line(&self) -> Line {
         self.line.clone()
+    }
+
+    /// What it has of topics that several gates share.
+    pub(crate) fn leases(&self) -> Leases {
+        self.hub.leases()
     }
 
     /// Serves until it is told to end.
@@ -237,8 +256,8 @@ impl Serving {
         if !socket.connecting {
             return;
         }
-        let fails = socket.stream.take_error().unwrap_or_else(Some).is_some();
-        if fails || socket.stream.peer_addr().is_err() {
+        let fails = socket.stream.tcp.take_error().unwrap_or_else(Some).is_some();
+        if fails || socket.stream.tcp.peer_addr().is_err() {
             return self.gone(conn);
         }
         socket.connecting = false;
@@ -260,14 +279,24 @@ impl Serving {
             // A peer that is gone already is found out when it is read.
             let _ = stream.set_nodelay(true);
             Receiver::enable(&stream);
-            match self.hub.accept(self.clock.now()) {
+            let nonce = format!("{:016x}{:016x}", random_seed(), random_seed());
+            match self.hub.accept(self.clock.now(), nonce) {
                 Ok(id) => {
                     let conn = Conn::Client(id);
                     let interest = Interest::READABLE | Interest::WRITABLE;
-                    if self.poll.registry().register(&mut stream, token(conn), interest).is_err() {
+                    let registry = self.poll.registry();
+                    let greeting = self.hub.output(conn).map_or(0, |out| out.len());
+                    let stream =
+                        registry.register(&mut stream, token(conn), interest).and_then(|()| {
+                            match &self.tls.clients {
+                                Some(tls) => Stream::of_client(stream, tls.clone(), greeting),
+                                None => Ok(Stream::new(stream)),
+                            }
+                        });
+                    let Ok(stream) = stream else {
                         self.hub.on_client_gone(self.clock.now(), id);
                         continue;
-                    }
+                    };
                     let socket = Socket {
                         stream,
                         readable: false,
@@ -289,26 +318,29 @@ impl Serving {
         if !socket.readable || matches!(conn, Conn::Client(id) if !self.hub.reads(id)) {
             return;
         }
-        let result = match conn {
-            Conn::Client(_) => self.receiver.read(&socket.stream, &mut self.scratch),
-            Conn::Link(_) => socket.stream.read(&mut self.scratch).map(|count| (count, None)),
-        };
+        let receiver = matches!(conn, Conn::Client(_)).then_some(&mut self.receiver);
+        let result = socket.stream.read(receiver, &mut self.scratch, &mut self.plain);
         let now = self.clock.now();
         match result {
-            Ok((0, _)) => self.gone(conn),
-            Ok((count, stamp)) => {
+            Ok((0, ..)) => self.gone(conn),
+            Ok((count, stamp, plain)) => {
                 // Less than asked for is all there is, unless the end is still to be read.
                 socket.readable = count == self.scratch.len() || socket.ends;
                 if socket.readable {
                     self.ready.push(conn);
                 }
-                let bytes = &self.scratch[..count];
+                let bytes = if plain { &self.plain } else { &self.scratch[..count] };
                 match conn {
+                    _ if bytes.is_empty() => {}
                     Conn::Client(id) => {
                         let arrived = self.stamps.arrived(stamp, now, &self.clock);
                         self.hub.on_client(now, id, arrived, bytes);
                     }
                     Conn::Link(id) => self.hub.on_link(now, id, bytes),
+                }
+                if plain {
+                    // Either side of TLS answers for itself, and a broker's greeting lets its client speak.
+                    self.write(conn);
                 }
             }
             Err(error) => match error.kind() {
@@ -324,11 +356,17 @@ impl Serving {
         let Some(socket) = self.sockets.get_mut(&conn) else { return };
         let Some(out) = self.hub.output(conn) else { return };
         let mut broken = false;
-        while socket.writable && !socket.connecting && !out.is_empty() {
-            match socket.stream.write(out.bytes()) {
+        let Socket { stream, writable, connecting, .. } = socket;
+        while *writable
+            && !*connecting
+            && stream.may_write()
+            && (!out.is_empty() || stream.wants_write())
+        {
+            match stream.write(out.bytes()) {
+                Ok(0) if !out.is_empty() => break,
                 Ok(count) => out.wrote(count),
                 Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock => socket.writable = false,
+                    io::ErrorKind::WouldBlock => *writable = false,
                     io::ErrorKind::Interrupted => {}
                     _ => {
                         broken = true;
@@ -371,7 +409,14 @@ impl Serving {
             self.poll.registry().register(&mut stream, token(conn), interest)?;
             // Not every platform takes it before the connection is there.
             let _ = stream.set_nodelay(true);
-            Ok::<_, io::Error>(stream)
+            let address = &self.file.nats.brokers[broker];
+            match &self.tls.brokers {
+                Some(tls) if address.is_tls() => {
+                    let name = tls::name(address).map_err(io::Error::other)?;
+                    Stream::to_broker(stream, tls.clone(), name)
+                }
+                _ => Ok::<_, io::Error>(Stream::new(stream)),
+            }
         };
         match self.addresses[broker].map(connect) {
             Some(Ok(stream)) => {
@@ -395,6 +440,7 @@ impl Serving {
             return;
         }
         let (Token(at), until) = (token(conn), self.clock.now() + LINGER);
+        let (stream, rest) = stream.end(rest);
         self.closing.insert(at, Closing { stream, rest, until });
         self.finish(at);
     }
@@ -439,9 +485,9 @@ impl Serving {
     fn probe(&mut self, broker: usize) {
         let NatsConfig { brokers, broker_timeout, .. } = &self.file.nats;
         let (address, patience) = (brokers[broker].clone(), Duration::from(*broker_timeout));
-        let line = self.line.clone();
+        let (line, tls) = (self.line.clone(), self.tls.brokers.clone());
         let ask = move || {
-            let found = probe::ask(&address, patience);
+            let found = probe::ask(&address, tls.as_ref(), patience);
             line.ask(Ask::Probed(broker, found));
         };
         if let Err(error) = thread::Builder::new().name("tidegate-probe".to_owned()).spawn(ask) {
@@ -450,14 +496,24 @@ impl Serving {
         }
     }
 
+    /// All of it, or nothing.
+    fn reload(&mut self, now: Instant, file: Box<File>) -> Result<(), String> {
+        let (tls, users) = (Tls::new(&file.nats)?, users::read(&file.nats)?);
+        self.hub.reload(now, file.nats.clone())?;
+        self.hub.set_users(users);
+        (self.tls, self.file) = (tls, *file);
+        Ok(())
+    }
+
     /// Answers questions and takes news. Who asked and went away is not told.
     fn answer(&mut self) {
         while let Ok(ask) = self.inbox.try_recv() {
             let now = self.clock.now();
             match ask {
-                Ask::State(to) => drop(to.send(self.hub.state())),
+                Ask::State(to) => drop(to.send(self.hub.state(now))),
                 Ask::Clients(to) => drop(to.send(self.hub.clients())),
-                Ask::Metrics(to) => drop(to.send(self.hub.metrics())),
+                Ask::Metrics(to) => drop(to.send(self.hub.metrics(now))),
+                Ask::Trace(topic, to) => drop(to.send(self.hub.trace(&topic))),
                 Ask::Config(to) => drop(to.send(self.file.to_toml())),
                 Ask::Move(id, broker, to) => {
                     drop(to.send(self.hub.move_publisher(now, id, broker)));
@@ -466,11 +522,7 @@ impl Serving {
                     // Sockets stay where they are, whatever the file says now.
                     (file.nats.listen, file.nats.admin) =
                         (self.file.nats.listen, self.file.nats.admin);
-                    let result = self.hub.reload(now, file.nats.clone());
-                    if result.is_ok() {
-                        self.file = *file;
-                    }
-                    drop(to.send(result));
+                    drop(to.send(self.reload(now, file)));
                 }
                 Ask::Probed(broker, found) => {
                     if let Ok((_, address)) = &found {

@@ -78,7 +78,7 @@ impl World {
     }
 
     fn connect(&mut self, more: &str) -> ClientId {
-        let id = self.hub.accept(self.now).expect("there is room");
+        let id = self.hub.accept(self.now, String::new()).expect("there is room");
         self.say(id, &format!("CONNECT {{\"verbose\":false}}\r\nPING\r\n{more}PING\r\n"));
         id
     }
@@ -224,7 +224,7 @@ impl World {
             self.now += Span::from_millis(50);
             self.act();
         }
-        panic!("it does not come to rest: {:#}", self.hub.state());
+        panic!("it does not come to rest: {:#}", self.hub.state(self.now));
     }
 
     fn rests(&self) -> bool {
@@ -232,7 +232,7 @@ impl World {
         if !self.pipes.values().all(empty) {
             return false;
         }
-        let state = self.hub.state();
+        let state = self.hub.state(self.now);
         let up = |at: usize| state["brokers"][at]["state"] == "up";
         state["moving"] == 0 && state["topics"][0]["waiting"] == 0 && (0..BROKERS).all(up)
     }
@@ -320,7 +320,7 @@ fn a_broker_opens_only_when_all_subscriptions_stand_there() {
         world.answer_probe()
     };
     while lost(&mut world) {}
-    assert_eq!(world.hub.state()["brokers"][1]["state"], "down");
+    assert_eq!(world.hub.state(world.now)["brokers"][1]["state"], "down");
     world.alive[1] = true;
     world.now += Span::from_secs(2);
     world.act();
@@ -333,9 +333,9 @@ fn a_broker_opens_only_when_all_subscriptions_stand_there() {
         world.hub.on_link_gone(world.now, id);
         world.act();
     }
-    assert_eq!(world.hub.state()["brokers"][1]["state"], "joining");
+    assert_eq!(world.hub.state(world.now)["brokers"][1]["state"], "joining");
     world.settle();
-    assert_eq!(world.hub.state()["brokers"][1]["state"], "up");
+    assert_eq!(world.hub.state(world.now)["brokers"][1]["state"], "up");
 }
 
 proptest! {
@@ -357,7 +357,7 @@ proptest! {
                 prop_assert_eq!(all, (0..world.next[who]).collect::<Vec<_>>());
             }
         }
-        let state = world.hub.state();
+        let state = world.hub.state(world.now);
         prop_assert_eq!((&state["in_doubt"], &state["abandoned"]), (&0.into(), &0.into()));
     }
 
@@ -366,7 +366,7 @@ proptest! {
         ops in prop::collection::vec(op(true), 1..200),
     ) {
         let world = play(ops);
-        let state = world.hub.state();
+        let state = world.hub.state(world.now);
         let number = |name: &str| state[name].as_u64().unwrap_or(u64::MAX);
         prop_assert_eq!(number("published"), u64::from(world.next.iter().sum::<u32>()), "all left");
         prop_assert_eq!((number("moving"), number("abandoned")), (0, 0));

@@ -15,17 +15,15 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Value, json};
-use tidegate_core::gate::Action;
-use tidegate_core::{Advice, Context, Instant, Rank, Rejection, Span};
-use tidegate_driver::context;
+use tidegate_core::{Advice, Rejection};
 use tokio::net::TcpListener;
 
 use crate::body::ProxyBody;
 use crate::config::Percent;
-use crate::dashboard;
 use crate::log::unix_ms;
 use crate::refusals;
 use crate::server::Shared;
+use crate::{dashboard, explain};
 
 type Answer = Response<ProxyBody>;
 
@@ -126,7 +124,7 @@ fn look(shared: &Arc<Shared>, request: &Request<Incoming>) -> Answer {
             Ok(most) => as_json(&latest_refusals(shared, most)),
             Err(problem) => text(StatusCode::BAD_REQUEST, problem),
         },
-        "/explain" => match explain(shared, query) {
+        "/explain" => match explain::explain(shared, query) {
             Ok(answer) => as_json(&answer),
             Err(problem) => text(StatusCode::BAD_REQUEST, format!("{problem}\n")),
         },
@@ -215,7 +213,7 @@ const PAGES: &str = "\
 /readyz   it takes requests, also under overload
 /metrics  numbers for Prometheus
 /state    the same as JSON
-/explain  ?business=0..63&user=0..65535&deadline=50ms: what would happen to such a request now
+/explain  ?method=POST&path=/pay&header=x-tier:gold&peer=10.1.2.3, or ?business=0..63&user=0..65535, &deadline=50ms: what would happen to such a request now
 /refusals the latest refusals, newest first (?limit=N)
 /config   the configuration in force
 /policy   the gate's parameters, with what each means
@@ -224,50 +222,6 @@ const PAGES: &str = "\
 /shadow   how a candidate compares; POST a [gate] block begins, DELETE ends, POST /shadow/promote takes it
 Changes need `authorization: Bearer TOKEN`.
 ";
-
-/// What would happen to a request that arrived now. A copy of the gate is asked, so nothing is
-/// consumed.
-fn explain(shared: &Shared, query: &str) -> Result<Value, String> {
-    let now = shared.gate.now();
-    let context = context::draw(wanted(query, now)?);
-    let mut gate = shared.read(Clone::clone);
-    let (slots, running, waiting) = (gate.slots(), gate.running(), gate.waiting());
-    let predicted = gate.backlog().predicted_wait();
-    let feedback = gate.feedback(now, context.caller, context.workflow);
-    let mut answer = json!({
-        "rank": [context.rank.business(), context.rank.user()],
-        "lot": context.lot,
-        "criticality": context.rank.criticality().name(),
-        "policy": gate.admission().name(),
-        "slots": slots,
-        "running": running,
-        "waiting": waiting,
-        "predicted_wait_seconds": predicted.as_secs_f64(),
-        "last_rank_let_in": feedback.last.map(|cursor| cursor.to_string()),
-    });
-    match gate.arrive(now, &context) {
-        Err(rejection) => {
-            answer["verdict"] = "refuse".into();
-            answer["refusal"] = refusal(&rejection);
-        }
-        Ok(id) => {
-            gate.dispatch(now);
-            let mut verdict = "wait";
-            while let Some(action) = gate.poll() {
-                match action {
-                    Action::Start { id: started, .. } if started == id => verdict = "start",
-                    Action::Refuse { id: refused, rejection } if refused == id => {
-                        verdict = "refuse";
-                        answer["refusal"] = refusal(&rejection);
-                    }
-                    _ => {}
-                }
-            }
-            answer["verdict"] = verdict.into();
-        }
-    }
-    Ok(answer)
-}
 
 pub(crate) fn refusal(rejection: &Rejection) -> Value {
     let advice = match rejection.advice {
@@ -284,34 +238,6 @@ pub(crate) fn refusal(rejection: &Rejection) -> Value {
         "retry": advice,
         "text": rejection.to_string(),
     })
-}
-
-/// The request that a query describes.
-fn wanted(query: &str, now: Instant) -> Result<Context, String> {
-    let mut context = Context::default();
-    let (mut business, mut user) = (context.rank.business(), context.rank.user());
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let wrong = |allowed: &str| format!("{key} = {value} is not allowed: {allowed}");
-        match key {
-            "business" => {
-                business = value
-                    .parse()
-                    .ok()
-                    .filter(|n| *n < Rank::BUSINESS)
-                    .ok_or_else(|| wrong("0 to 63"))?;
-            }
-            "user" => user = value.parse().map_err(|_| wrong("0 to 65535"))?,
-            "deadline" => {
-                let span: Span = value.parse().map_err(|_| wrong("a time such as 50ms"))?;
-                context.deadline = now + span;
-            }
-            "attempt" => context.attempt = value.parse().map_err(|_| wrong("0 to 255"))?,
-            _ => return Err(wrong("business, user, deadline, attempt")),
-        }
-    }
-    context.rank = Rank::new(business, user);
-    Ok(context)
 }
 
 fn to_dashboard() -> Answer {

@@ -5,10 +5,11 @@
 //!
 //! A user is somebody whom something has verified, or else an address: whoever may choose what tells it from others tries
 //! until it has a good rank. In this order count: a header, if a proxy that we trust has set it; the certificate of the
-//! connection; credentials and session cookies, if we are told that they are verified; the address, through the
+//! connection; a token of an issuer whose keys we have; credentials and session cookies, if we are told that they are verified; the address, through the
 //! proxies that we trust. What is found goes through the hash at once and is kept nowhere.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use tidegate_core::entry::{Entry, EntryConfig};
@@ -20,6 +21,7 @@ use tidegate_http::{identity, path};
 use crate::config::{Network, ProxyConfig, Rule, Trust};
 use crate::edge::Strangers;
 use crate::headers::Peer;
+use crate::jwt::Jwt;
 
 /// Header that says which rule a request goes by.
 const RULE: HeaderName = HeaderName::from_static("tidegate-rule");
@@ -30,6 +32,8 @@ pub(crate) struct Ranks {
     entry: Entry,
     rules: Vec<Known>,
     user_header: Option<HeaderName>,
+    /// Whose tokens tell users apart.
+    jwt: Option<Arc<Jwt>>,
     /// Whether credentials have been verified.
     credentials: bool,
     workflow_header: Option<HeaderName>,
@@ -59,7 +63,12 @@ impl Known {
 
 impl Ranks {
     /// `titles` numbers what rules are called.
-    pub(crate) fn new(config: &ProxyConfig, secret: [u8; 16], titles: &Names) -> Self {
+    pub(crate) fn new(
+        config: &ProxyConfig,
+        secret: [u8; 16],
+        titles: &Names,
+        jwt: Option<Arc<Jwt>>,
+    ) -> Self {
         let known = |(n, rule): (usize, &Rule)| Known {
             action: n.to_string(),
             label: titles.number(&rule.title()).0,
@@ -73,6 +82,7 @@ impl Ranks {
             entry: Entry::new(&EntryConfig { actions }, secret),
             rules,
             user_header: config.user_header.as_ref().and_then(|name| name.parse().ok()),
+            jwt,
             // Services of ours show what they have been given.
             credentials: config.edge.verified_credentials || config.trust == Trust::Inside,
             workflow_header: config.workflow_header.as_ref().and_then(|name| name.parse().ok()),
@@ -184,7 +194,13 @@ impl Ranks {
         let header = self.user_header.as_ref().filter(told);
         match client.certificate {
             Some(certificate) if header.is_none() => use_it(Some(certificate)),
-            _ => identity::with_user(headers, header, self.credentials, address, use_it),
+            _ => {
+                match self.jwt.as_ref().filter(|_| header.is_none()).and_then(|it| it.user(headers))
+                {
+                    Some(user) => use_it(Some(user.as_bytes())),
+                    None => identity::with_user(headers, header, self.credentials, address, use_it),
+                }
+            }
         }
     }
 }
@@ -200,6 +216,11 @@ pub(crate) struct Client<'a> {
 }
 
 impl<'a> Client<'a> {
+    /// Somebody at this address whose headers can be believed.
+    pub(crate) fn known(address: IpAddr) -> Self {
+        Self { address, certificate: None, vouched: true }
+    }
+
     /// Whoever has sent a request with these `headers` over a connection from `peer`.
     pub(crate) fn of(strangers: &Strangers, headers: &HeaderMap, peer: &'a Peer) -> Self {
         let vouched = strangers.trusts(peer);
@@ -218,7 +239,7 @@ mod tests {
     fn ranks(rules: &str) -> Ranks {
         let text = format!("[proxy]\nuser_header = 'x-user'\n{rules}");
         let file = crate::File::parse(&text).unwrap_or_else(|error| panic!("{error}"));
-        Ranks::new(&file.proxy, [7; 16], &Names::default())
+        Ranks::new(&file.proxy, [7; 16], &Names::default(), None)
     }
 
     fn rank_of(ranks: &Ranks, request: &Request<()>, client: &Client<'_>) -> Rank {

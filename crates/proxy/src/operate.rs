@@ -50,6 +50,13 @@ pub(crate) fn token(file: &File) -> Result<Option<Token>, StartError> {
         let problem = format!("the token in {path} is shorter than {SHORTEST} characters");
         return Err(StartError::Config(problem));
     }
+    let placeholder = ["replace-this", "changeme", "your-token", "your-own-token"];
+    if placeholder.iter().any(|word| token.to_ascii_lowercase().contains(word)) {
+        let problem = format!(
+            "the token in {path} is the placeholder of an example: make one of your own, such as by `openssl rand -hex 16`"
+        );
+        return Err(StartError::Config(problem));
+    }
     Ok(Some(Token(token.to_owned())))
 }
 

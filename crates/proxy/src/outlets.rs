@@ -17,6 +17,7 @@ use crate::config::{ProxyConfig, TracesConfig};
 use crate::egress::WayOut;
 use crate::health::Peers;
 use crate::inflight::{By, InFlight};
+use crate::journal::Journals;
 use crate::listen;
 use crate::metrics::Counters;
 use crate::server::StartError;
@@ -219,5 +220,6 @@ impl Report {
 fn links(settings: &ProxyConfig) -> Result<Links, StartError> {
     let tls = Tls::new(settings).map_err(StartError::Config)?;
     let traces = Traces::new(&TracesConfig::default(), settings.log).map_err(StartError::Config)?;
-    Ok(Links { tls, outbound: None, traces })
+    // What the service sends out is not written down.
+    Ok(Links { tls, jwt: None, outbound: None, traces, journals: Journals::default() })
 }

@@ -81,6 +81,7 @@ fn page() -> String {
         names: &Names::default(),
         latencies: BTreeMap::new(),
         certificate_until: Some(0),
+        lines_lost: 0,
         peers: vec![Peers::default().get(&"http://127.0.0.1:1".parse().expect("an address"))],
         inside: 0,
         egress: vec![Report::of_nothing("inventory")],

@@ -49,6 +49,8 @@ pub(crate) struct Snapshot<'a> {
     /// When the certificate for clients is no longer good, in seconds since 1970; none without one.
     pub(crate) certificate_until: Option<i64>,
     pub(crate) sample: Sample,
+    /// Lines of the access log, and of the record, that could not be written.
+    pub(crate) lines_lost: u64,
     pub(crate) now: Instant,
 }
 
@@ -205,6 +207,9 @@ impl Snapshot<'_> {
             page.head(&format!("tidegate_{name}_total"), "counter", help);
             page.line(&[], count);
         }
+        let help = "Lines of the access log or the record that were not written.";
+        page.head("tidegate_log_lines_lost_total", "counter", help);
+        page.line(&[], self.lines_lost);
         let help = "1 if requests are sent to the upstream, 0 while it is out.";
         page.head("tidegate_upstream_in", "gauge", help);
         for peer in &self.peers {
@@ -372,6 +377,7 @@ impl Snapshot<'_> {
             state[name] = count.into();
         }
         state["certificate_expires_unix"] = self.certificate_until.into();
+        state["log_lines_lost"] = self.lines_lost.into();
         state["policy"] = level.policy.into();
         state["cursor"] = cursor(level.cursor).into();
         let last = level.cursor.and_then(Cursor::last);

@@ -29,6 +29,8 @@ use crate::dashboard::detail::heavy_hitters;
 use crate::files;
 use crate::health::{self, Peers};
 use crate::inflight::InFlight;
+use crate::journal::Journals;
+use crate::jwt::Jwt;
 use crate::leases::{Lease, Leases, node_name};
 use crate::listen;
 use crate::log::Log;
@@ -43,7 +45,7 @@ use crate::signals::{Signals, Wish};
 use crate::tls::{self, Tls};
 use crate::trace::Traces;
 use crate::watch::{Line, Watch};
-use crate::worker::{Links, Phase, Tools, Worker};
+use crate::worker::{Links, Phase, Settings, Tools, Worker};
 
 /// Longest time between two looks at the gate. Its log of events holds 65,536; at four per request
 /// that is 800,000 requests per second.
@@ -195,11 +197,15 @@ impl Server {
             seeds.next_u64(),
         ));
         let tls = Tls::new(&file.proxy).map_err(StartError::Config)?;
+        let jwt = Jwt::of(&file.proxy).map_err(StartError::Config)?;
         let peers = Peers::default();
         let outbound = outbound::build(&file.caller, clock, seeds.next_u64())
             .map_err(|error| StartError::Config(error.to_string()))?;
         let traces = Traces::new(&file.proxy.traces, file.proxy.log).map_err(StartError::Config)?;
-        let links = Links { tls, outbound, traces };
+        let told = (names.clone(), counters.rules.clone());
+        let journals = Journals::open(&file.proxy, &told, file.proxy.log, clock.now());
+        let journals = journals.map_err(StartError::Config)?;
+        let links = Links { tls, jwt, outbound, traces, journals };
         let tools = Tools {
             gate: gate.clone(),
             sideline: Arc::clone(&sideline),
@@ -309,6 +315,7 @@ impl Server {
             thread.join().map_err(|_| io::Error::other("a serving thread panicked"))??;
         }
         shared.links().traces.clone().finish();
+        shared.links().journals.clone().finish();
         shared.watch.collect().iter().for_each(|line| shared.log(line));
         shared.log(&format_args!("ended: {} served", shared.watch.metrics().0.served()));
         Ok(())
@@ -356,6 +363,11 @@ impl Shared {
         self.file.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// What requests go by.
+    pub(crate) fn settings(&self) -> Arc<Settings> {
+        self.workers[0].settings()
+    }
+
     /// What rules are called.
     pub(crate) fn titles(&self) -> &Names {
         &self.counters.rules
@@ -378,6 +390,8 @@ impl Shared {
         let (metrics, line) = self.watch.metrics();
         line.iter().for_each(|line| self.log(line));
         let now = self.gate.now();
+        // Before the rest: the lock is not held twice.
+        let lines_lost = self.links().journals.lost();
         Snapshot {
             metrics,
             detail: self.watch.detail(),
@@ -395,6 +409,7 @@ impl Shared {
             peers: self.peers.all(),
             egress: self.outlets.report(),
             inside: self.outlets.inside(),
+            lines_lost,
             certificate_until: self.certificate_until(),
             sample: self.sample.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             now,
@@ -504,6 +519,7 @@ impl Shared {
         keep_names(&file, &self.names);
         let token = operate::token(&file)?;
         let tls = Tls::new(&file.proxy).map_err(StartError::Config)?;
+        let jwt = Jwt::of(&file.proxy).map_err(StartError::Config)?;
         let outbound = match file.caller == current.caller {
             true => self.links().outbound.clone(),
             false => outbound::build(&file.caller, self.clock, self.clock.now().as_nanos())
@@ -515,10 +531,21 @@ impl Shared {
             true => old.clone(),
             false => Traces::new(&file.proxy.traces, self.log).map_err(StartError::Config)?,
         };
+        let written = |proxy: &ProxyConfig| (proxy.access_log.clone(), proxy.record_file.clone());
+        let same_files = written(&file.proxy) == written(&current.proxy);
+        let old_journals = self.links().journals.clone();
+        let journals = match same_files {
+            true => old_journals.clone(),
+            false => {
+                let told = (self.names.clone(), self.titles().clone());
+                Journals::open(&file.proxy, &told, self.log, self.clock.now())
+                    .map_err(StartError::Config)?
+            }
+        };
         // The last that can fail; from here on everything is taken.
         self.reconfigure(&file.gate)?;
         self.outlets.reconfigure(&file.proxy, out, self.clock)?;
-        let links = Links { tls, outbound, traces };
+        let links = Links { tls, jwt, outbound, traces, journals };
         *self.token.lock().unwrap_or_else(PoisonError::into_inner) = token;
         for worker in &self.workers {
             worker.reconfigure(&file.proxy, &links);
@@ -529,6 +556,10 @@ impl Shared {
         drop(current);
         if !same {
             thread::spawn(move || old.finish());
+        }
+        if !same_files {
+            // Lines of requests that are still on their way find it closed, and count as lost.
+            thread::spawn(move || old_journals.finish());
         }
         self.apply_enforcement();
         Ok(unchanged)
@@ -566,6 +597,9 @@ impl Shared {
             format!("{objective}; {slots}; trust {}{enforce}", file.proxy.trust),
             format!("users are told apart by {}", Self::users(&file.proxy)),
         ];
+        if file.proxy.trust == Trust::Inside && self.listen.ip().is_unspecified() {
+            lines.push("trust inside on all addresses: whoever reaches this port says itself how important it is".to_owned());
+        }
         lines.extend(self.outlets.describe());
         lines
     }
@@ -590,10 +624,11 @@ impl Shared {
             false => format!("{name} of trusted proxies"),
         });
         let certificate = proxy.tls.client_ca_file.as_ref().map(|_| "certificate".to_owned());
+        let token = proxy.jwt.as_ref().map(|jwt| format!("token of {}", jwt.issuer));
         let shown = inside || proxy.edge.verified_credentials;
         let credentials = shown.then(|| "verified credentials".to_owned());
         let address = if hops { "address, through trusted proxies" } else { "address" };
-        let by = told.into_iter().chain(certificate).chain(credentials);
+        let by = told.into_iter().chain(certificate).chain(token).chain(credentials);
         let by: Vec<String> = by.chain([address.to_owned()]).collect();
         let unused = header.filter(|_| !inside && !hops).map_or_else(String::new, |name| {
             format!(" ({name} is taken of nobody: proxy.edge.trusted names no networks)")
@@ -627,13 +662,14 @@ async fn look(shared: Arc<Shared>) {
     }
 }
 
-/// Reads the file again when it or a certificate that it names has changed. What is seen is its time, its length and, as tools write a
+/// Reads the file again when it or a certificate or the keys that it names have changed. What is seen is its time, its length and, as tools write a
 /// new file and rename it, which file it is; it is read once nothing has changed for one look.
 async fn watch_file(shared: Arc<Shared>) {
     let Some(path) = shared.source.as_ref().and_then(|source| source.path.clone()) else { return };
     let look = || {
-        let tls = shared.file().proxy.tls;
-        let files = [tls.cert_file, tls.key_file, tls.client_ca_file, tls.upstream_ca_file];
+        let proxy = shared.file().proxy;
+        let (tls, jwks) = (proxy.tls, proxy.jwt.map(|jwt| jwt.jwks_file));
+        let files = [tls.cert_file, tls.key_file, tls.client_ca_file, tls.upstream_ca_file, jwks];
         let named = files.into_iter().flatten().filter_map(|path| stamp(Path::new(&path)));
         stamp(&path).map(|own| (own, named.collect::<Vec<_>>()))
     };

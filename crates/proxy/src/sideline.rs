@@ -123,10 +123,13 @@ impl Sideline {
             while let Some((at, event)) = verdicts.next() {
                 // The last is this request's own. The others waited in the model alone.
                 let own = verdicts.peek().is_none() && verdict.is_err();
+                let queue = u64::from(is_from_queue(&event));
+                shadow.iter_mut().for_each(|shadow| shadow.live_refuses += queue);
                 note(told, lost, Told { at, event, enforced: own && enforced });
             }
         } else {
-            live.verdicts().for_each(drop);
+            let queue = live.verdicts().filter(|(_, event)| is_from_queue(event)).count() as u64;
+            shadow.iter_mut().for_each(|shadow| shadow.live_refuses += queue);
         }
         if let Some(shadow) = shadow {
             shadow.arrive(now, context, pace, verdict.err().map(|rejection| rejection.reason));
@@ -138,7 +141,14 @@ impl Sideline {
     pub(crate) fn compare(&self, model_refuses: bool, gate_refuses: bool) {
         if let Some(shadow) = &mut self.lock().shadow {
             shadow.model_errs += u64::from(model_refuses != gate_refuses);
+            shadow.compared += 1;
+            shadow.really_refused += u64::from(gate_refuses);
         }
+    }
+
+    /// And has refused one from its queue.
+    pub(crate) fn refused_from_queue(&self) {
+        self.lock().shadow.iter_mut().for_each(|shadow| shadow.really_refused += 1);
     }
 
     /// A request goes to the service. `alone` is whether no gate holds it, so that nobody else counts
@@ -272,6 +282,11 @@ impl State {
     }
 }
 
+/// Whether a request was refused that had been let in before.
+fn is_from_queue(event: &Event) -> bool {
+    matches!(event, Event::Refuse { admitted: true, .. })
+}
+
 /// As long as the gate's own log of events, and for the same reason.
 fn note(told: &mut Vec<Told>, lost: &mut u64, what: Told) {
     if told.len() < Events::LIMIT { told.push(what) } else { *lost += 1 }
@@ -331,6 +346,7 @@ struct Shadow {
     model: Model,
     since: Instant,
     arrivals: [u64; BANDS],
+    /// Refused by either, at arrival or from its queue.
     live_refuses: u64,
     candidate_refuses: u64,
     /// Refused by the live policy and let in by the candidate, by band and the live one's reason.
@@ -339,6 +355,9 @@ struct Shadow {
     candidate_only: [[u64; REASONS]; BANDS],
     /// Arrivals where the model of the live policy and the live gate itself decided differently.
     model_errs: u64,
+    /// Arrivals that the live gate itself has decided about, and how many of those it has refused, at once or later.
+    compared: u64,
+    really_refused: u64,
 }
 
 impl Shadow {
@@ -354,12 +373,15 @@ impl Shadow {
             live_only: none,
             candidate_only: none,
             model_errs: 0,
+            compared: 0,
+            really_refused: 0,
         }
     }
 
     fn arrive(&mut self, now: Instant, context: &Context, pace: &Pace, live: Option<Reason>) {
         let candidate = self.model.arrive(now, context, pace).err().map(|why| why.reason);
-        self.model.verdicts().for_each(drop);
+        let queue = self.model.verdicts().filter(|(_, event)| is_from_queue(event));
+        self.candidate_refuses += queue.count() as u64;
         let band = context.rank.criticality().index();
         self.arrivals[band] += 1;
         self.live_refuses += u64::from(live.is_some());
@@ -369,6 +391,18 @@ impl Shadow {
             (None, Some(reason)) => self.candidate_only[band][reason as usize] += 1,
             _ => {}
         }
+    }
+
+    /// Whether the model of the live policy refused about as much as the live gate did: where it did not, what it says of the candidate
+    /// is worth nothing. None while nothing tells.
+    fn is_known(&self, arrivals: u64) -> Option<bool> {
+        const ENOUGH: u64 = 100;
+        /// Of all arrivals: what is believed to be a difference of policies must not be one of the model.
+        const NEAR: f64 = 0.05;
+        let share = |refused: u64, of: u64| refused as f64 / of as f64;
+        let differ =
+            || share(self.live_refuses, arrivals) - share(self.really_refused, self.compared);
+        (self.compared >= ENOUGH && arrivals > 0).then(|| differ().abs() <= NEAR)
     }
 
     fn report(&self, now: Instant) -> Value {
@@ -393,6 +427,8 @@ impl Shadow {
             "arrivals": arrivals,
             "same": arrivals - live_only - candidate_only,
             "differ": live_only + candidate_only,
+            "really_refused": (self.compared > 0).then_some(self.really_refused),
+            "known": self.is_known(arrivals),
             "live_refuses": self.live_refuses,
             "candidate_refuses": self.candidate_refuses,
             "live_only": live_only,
@@ -475,7 +511,9 @@ mod tests {
         let report = sideline.report(at(4_000_000));
         assert_eq!((report["arrivals"].as_u64(), report["differ"].as_u64()), (Some(sent), Some(0)));
         assert_eq!(report["same"], report["arrivals"]);
-        assert_eq!(report["candidate_refuses"].as_u64(), Some(refused));
+        // Those that are pushed out of the queue later are among them.
+        assert_eq!(report["candidate_refuses"], report["live_refuses"]);
+        assert!(report["candidate_refuses"].as_u64() >= Some(refused), "{report}");
         assert_eq!(report["since_ms"], 4_000);
         let read = crate::config::Candidate::parse(report["candidate"].as_str().expect("TOML"));
         assert_eq!(read.expect("reads back").gate, gate_defaults());
@@ -521,6 +559,25 @@ mod tests {
         assert_eq!((enforced.len() as u64, lost), (refused, 0));
         let share = (enforced.len() + others.len()) as f64 / sent as f64;
         assert!((0.45..0.55).contains(&share), "{share}");
+    }
+
+    /// CoDel lets in what it refuses later: told by arrivals alone it refused nothing, while it refused half when live.
+    #[test]
+    fn what_a_candidate_refuses_from_its_queue_is_told() {
+        let codel = "[gate.admission]\npolicy = 'codel'\ntarget = '2ms'\n\
+                     [gate.slots]\nslots = 'fixed'\ncount = 1\n";
+        let codel = crate::config::Candidate::parse(codel).expect("valid").gate;
+        let sideline = sideline(0);
+        sideline.shadow(at(0), &codel).expect("valid");
+        let (sent, _) = play(&sideline, false);
+        let report = sideline.report(at(4_000_000));
+        let refused = report["candidate_refuses"].as_u64().expect("a number") as f64 / sent as f64;
+        assert!((0.4..0.6).contains(&refused), "{refused} of twice the capacity: {report}");
+        assert_eq!(report["known"], Value::Null, "nothing was enforced that could tell");
+        for _ in 0..200 {
+            sideline.compare(false, false);
+        }
+        assert_eq!(sideline.report(at(4_000_000))["known"], false, "in truth nothing was refused");
     }
 
     #[test]

@@ -26,6 +26,8 @@ use crate::exempt::Exempt;
 use crate::files;
 use crate::health::Peers;
 use crate::inflight::InFlight;
+use crate::journal::Journals;
+use crate::jwt::Jwt;
 use crate::metrics::Counters;
 use crate::outlets::Outward;
 use crate::places::Bounds;
@@ -95,6 +97,7 @@ pub(crate) struct Settings {
     /// The throttle before them; none if everything is sent.
     pub(crate) outbound: Option<SharedCaller>,
     pub(crate) traces: Traces,
+    pub(crate) journals: Journals,
     /// Whether ids of clients are kept, where calls are told apart by them.
     pub(crate) trusts_ids: bool,
     /// Share of the traces that begin here which are collected.
@@ -121,7 +124,7 @@ pub(crate) struct Settings {
 impl Settings {
     fn new(
         config: &ProxyConfig,
-        Links { tls, outbound, traces }: &Links,
+        Links { tls, jwt, outbound, traces, journals }: &Links,
         before: &[Arc<Upstream>],
         (peers, titles): (&Peers, &Names),
         (threads, secret, seed): (usize, [u8; 16], u64),
@@ -130,11 +133,12 @@ impl Settings {
         let ProxyConfig { trust, header_timeout, body_timeout, .. } = *config;
         Self {
             trust,
-            ranks: Ranks::new(config, secret, titles),
+            ranks: Ranks::new(config, secret, titles, jwt.clone()),
             costs: Costs::new(config),
             upstreams: Upstreams::new(config, tls.client.clone(), before, peers, (now, seed)),
             outbound: outbound.clone(),
             traces: traces.clone(),
+            journals: journals.clone(),
             trusts_ids: trust == Trust::Inside || config.trust_traces,
             sample: config.traces.sample,
             tls: tls.server.clone(),
@@ -157,8 +161,11 @@ impl Settings {
 #[derive(Clone, Debug)]
 pub(crate) struct Links {
     pub(crate) tls: Tls,
+    /// Who verifies tokens, if somebody does.
+    pub(crate) jwt: Option<Arc<Jwt>>,
     pub(crate) outbound: Option<SharedCaller>,
     pub(crate) traces: Traces,
+    pub(crate) journals: Journals,
 }
 
 /// What a worker is made of.

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use socket2::{Domain, Socket, Type};
 use support::{Client, Reply, Sidecar, Upstream, ok};
-use tidegate_proxy::File;
+use tidegate_proxy::{File, Source};
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -90,6 +90,74 @@ fn addresses_and_users_come_through_trusted_hops_alone() {
     let passed = names.map(|name| field(&by_hop, name).is_some());
     assert_eq!(passed, [true, true, true, false, true], "{by_hop}");
     assert_eq!(field(&by_stranger, "x-forwarded-for"), Some("127.0.0.2"));
+}
+
+/// A good token is the same user from wherever it comes, and a forged one nobody but its address.
+#[test]
+fn a_user_is_who_a_good_token_says() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/jwt");
+    let token = include_str!("../testdata/jwt/rs256.token").trim_end();
+    let upstream = mirror();
+    let config = format!(
+        "{OPEN}[proxy.jwt]\njwks_file = '{folder}/rsa.jwks.json'\nissuer = 'https://login'\naudience = ['shop']\n"
+    );
+    let sidecar = Sidecar::start(&config, &[upstream.address]);
+    let ask =
+        |host: u8, fields: &str| rank(&from([127, 0, 0, host], &sidecar).get("/", fields).text());
+    let good = format!("authorization: Bearer {token}\r\n");
+    let ann = ask(1, &good);
+    assert_eq!(ann, ask(2, &good));
+    let nobody = ask(1, "");
+    assert_ne!(ann, nobody);
+    let (head, tail) = token.split_at(token.len() / 2);
+    let (_, unsigned) = token.split_once('.').expect("three parts");
+    for forged in [
+        format!("{head}x{tail}"),
+        // {"alg":"none"} and {"alg":"HS256"}
+        format!("eyJhbGciOiJub25lIn0.{unsigned}"),
+        format!("eyJhbGciOiJIUzI1NiJ9.{unsigned}"),
+    ] {
+        assert_eq!(nobody, ask(1, &format!("authorization: Bearer {forged}\r\n")), "{forged}");
+    }
+    // The same user by the word of a proxy is the same user.
+    let config =
+        format!("{config}[proxy]\nuser_header = 'x-user'\nedge = {{ trusted = ['127.0.0.1'] }}\n");
+    let told = File::parse(&config).expect("valid");
+    assert_eq!(told.proxy.jwt.map(|jwt| jwt.claim).as_deref(), Some("sub"));
+    let wrong =
+        File::parse("[proxy.jwt]\nheader = 'a b'\nleeway = '1h'\n").expect_err("wrong").to_string();
+    for name in ["jwks_file", "issuer", "audience", "header", "leeway"] {
+        assert!(wrong.contains(&format!("proxy.jwt.{name}")), "{name}: {wrong}");
+    }
+}
+
+/// Issuers change their keys, and so does the file: nobody has to start the sidecar again.
+#[test]
+fn another_file_of_keys_is_taken_at_a_reload_and_a_broken_one_is_not() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/jwt");
+    let token = include_str!("../testdata/jwt/rs256.token").trim_end();
+    let own = std::env::temp_dir().join(format!("tidegate-jwks-{}.json", std::process::id()));
+    let other = r#"{"keys":[{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
+    std::fs::write(&own, other).expect("a folder of our own");
+    let upstream = mirror();
+    let config = format!(
+        "{OPEN}[proxy.jwt]\njwks_file = '{}'\nissuer = 'https://login'\naudience = ['shop']\n",
+        own.display()
+    );
+    let file = support::file(&config, &[upstream.address]);
+    let again = file.clone();
+    let sidecar = Sidecar::with_source(file, Some(Source::new(move || Ok(again.clone()))));
+    let ask = |fields: &str| rank(&sidecar.client().get("/", fields).text());
+    let (good, nobody) = (format!("authorization: {token}\r\n"), ask(""));
+    assert_eq!(ask(&good), nobody, "not by this key");
+    std::fs::copy(format!("{folder}/rsa.jwks.json"), &own).expect("a folder of our own");
+    sidecar.handle.reload().expect("good keys");
+    assert_ne!(ask(&good), nobody);
+    std::fs::write(&own, "{").expect("a folder of our own");
+    let error = sidecar.handle.reload().expect_err("no keys").to_string();
+    assert!(error.contains("not a JWK Set"), "{error}");
+    assert_ne!(ask(&good), nobody, "the old ones stay in force");
+    std::fs::remove_file(own).expect("ours");
 }
 
 #[test]

@@ -57,3 +57,31 @@ fn what_comes_is_counted_once_and_told_by_name() {
     let last = &refusals["refusals"][0];
     assert_eq!((&last["rule"], &last["reason"]), (&"checkout".into(), &"window".into()));
 }
+
+/// Asked by what it is, a request has the rule, the rank and the limits that it will have.
+#[test]
+fn a_request_is_explained_as_it_comes() {
+    let upstream = Upstream::start(|_| ok("served"));
+    let config = format!("{TWO_A_MONTH}[proxy]\nworkflow_header = 'x-tenant'\n{RULES}");
+    let sidecar = Sidecar::start(&config, &[upstream.address]);
+    let explain = |query: &str| -> serde_json::Value {
+        serde_json::from_str(&sidecar.admin(&format!("/explain?{query}")).text()).expect("JSON")
+    };
+    let told = explain("method=POST&path=/checkout%2Fpay&header=x-tenant:ann");
+    assert_eq!((&told["rule"], &told["workflow"]), (&"checkout".into(), &"ann".into()));
+    assert_eq!((&told["rank"][0], &told["verdict"]), (&5.into(), &"start".into()));
+    assert_eq!(
+        (&told["limits"][0]["which"], &told["limits"][0]["left"]),
+        (&"limits.0".into(), &2.into())
+    );
+    assert_eq!(explain("path=/")["rank"][0], 63);
+    assert_eq!(explain("path=/healthz")["verdict"], "pass");
+    assert_eq!(explain("path=/search&business=3")["rank"][0], 3);
+    let mut client = sidecar.client();
+    (0..2).for_each(|_| assert_eq!(client.get("/checkout", "").status(), 200));
+    let told = explain("path=/checkout");
+    assert_eq!((&told["verdict"], &told["limits"][0]["left"]), (&"refuse".into(), &0.into()));
+    assert!(told["would_change"][0].as_str().is_some_and(|it| it.contains("limits.0")), "{told}");
+    // And nothing of it was consumed.
+    assert_eq!(sidecar.state()["arrived"]["critical-plus"], 2);
+}

@@ -6,6 +6,7 @@
 mod config;
 mod graph;
 mod http;
+pub(crate) mod moves;
 mod nats;
 mod overload;
 mod plain;

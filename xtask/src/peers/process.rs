@@ -140,6 +140,11 @@ impl Process {
         Err(format!("{command:?} does not answer at {at}"))
     }
 
+    /// As if it had lost its power.
+    pub(crate) fn kill(mut self) {
+        let _ = self.child.kill().and_then(|()| self.child.wait());
+    }
+
     /// Cpu time of all its threads and children so far, in microseconds.
     pub(crate) fn cpu_us(&self) -> f64 {
         cpu_of(self.child.id())
@@ -165,6 +170,9 @@ fn cpu_of(process: u32) -> f64 {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        if let Ok(Some(_)) = self.child.try_wait() {
+            return;
+        }
         // Asked first: a master takes its workers with it.
         let id = self.child.id().to_string();
         let _ = Command::new("kill").args(["-TERM", &id]).status();

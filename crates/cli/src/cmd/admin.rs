@@ -19,10 +19,10 @@ const LARGEST: u64 = 16 << 20;
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Admin {
     /// The sidecar's admin address.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9901")]
+    #[arg(long, value_name = "ADDR", env = "TIDEGATE_ADMIN", default_value = "127.0.0.1:9901")]
     admin: String,
     /// The file with the token of its --admin-token-file; needed to change something.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_TOKEN_FILE")]
     token_file: Option<PathBuf>,
 }
 

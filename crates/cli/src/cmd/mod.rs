@@ -3,6 +3,7 @@
 mod admin;
 mod bench;
 mod check;
+mod completions;
 mod config;
 mod control;
 mod demo;
@@ -10,6 +11,7 @@ mod enforce;
 mod explain;
 mod figure;
 mod file;
+mod import;
 mod limit;
 mod limits;
 #[cfg(feature = "nats")]
@@ -21,6 +23,8 @@ mod shadow;
 mod sim;
 #[cfg(feature = "tui")]
 mod top;
+#[cfg(feature = "nats")]
+mod topics;
 
 use std::fmt;
 use std::io::{self, Write};
@@ -61,12 +65,19 @@ pub(crate) enum Command {
     Top(top::Top),
     /// Make the papers' figures with our policies, and check what they claim.
     Figure(figure::Figure),
+    /// Make a record for `sim replay` and `limit size` of an access log.
+    Import(import::Import),
+    /// Print completions for a shell.
+    Completions(completions::Completions),
+    /// Write manual pages.
+    Man(completions::Man),
     /// Simulate a plan: what would these policies do to my services?
     Sim(sim::Sim),
 }
 
 impl Command {
-    pub(crate) fn run(self) -> Result<(), Error> {
+    /// `whole` is the program with all its flags.
+    pub(crate) fn run(self, whole: impl Fn() -> clap::Command) -> Result<(), Error> {
         match self {
             Self::Demo(demo) => demo.run(),
             Self::Bench(bench) => bench.run(),
@@ -84,6 +95,9 @@ impl Command {
             #[cfg(feature = "tui")]
             Self::Top(top) => top.run(),
             Self::Figure(figure) => figure.run(),
+            Self::Import(import) => import.run(),
+            Self::Completions(completions) => completions.run(whole()),
+            Self::Man(man) => man.run(whole()),
             Self::Sim(sim) => sim.run(),
         }
     }

@@ -5,14 +5,17 @@ use std::path::PathBuf;
 
 use tidegate_nats::{Address, File, Gate, Source, StartError};
 
-use super::{Error, file};
+use super::{Error, file, topics};
 
 /// Run the messaging gate: topics with a rate over several NATS servers, for clients as they are.
 ///
 /// SIGTERM and SIGINT end it when what waits has left, a second one at once; SIGHUP reads the
 /// configuration file again.
 #[derive(Clone, Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Nats {
+    #[command(subcommand)]
+    action: Option<topics::Action>,
     /// Where clients connect, such as 0.0.0.0:4222.
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
@@ -32,6 +35,9 @@ pub(crate) struct Nats {
 
 impl Nats {
     pub(crate) fn run(self) -> Result<(), Error> {
+        if let Some(action) = &self.action {
+            return action.run();
+        }
         let file = self.file().map_err(Error::Input)?;
         // Each client may need a connection to each broker.
         let _ = rlimit::increase_nofile_limit(u64::MAX);

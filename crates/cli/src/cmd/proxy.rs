@@ -43,6 +43,9 @@ pub(crate) struct Proxy {
     /// File with the token that changes over the admin port need.
     #[arg(long, value_name = "FILE")]
     admin_token_file: Option<String>,
+    /// Write all requests to this file, as `tidegate sim replay` and `tidegate limit size` read them.
+    #[arg(long, value_name = "FILE")]
+    record: Option<String>,
     /// How lines for operators are written.
     #[arg(long, value_name = "text|json|none")]
     log: Option<Log>,
@@ -94,6 +97,9 @@ impl Proxy {
         proxy.log = self.log.unwrap_or(proxy.log);
         if self.admin_token_file.is_some() {
             proxy.admin_token_file.clone_from(&self.admin_token_file);
+        }
+        if self.record.is_some() {
+            proxy.record_file.clone_from(&self.record);
         }
         if !self.upstreams.is_empty() {
             proxy.upstreams.clone_from(&self.upstreams);

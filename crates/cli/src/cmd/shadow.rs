@@ -89,6 +89,22 @@ fn describe(told: &Value) -> String {
         "Compared for {:.1} s: {arrivals} arrivals, {differ} decided differently ({share:.1} %).\n\n",
         number(&told["since_ms"]) as f64 / 1e3,
     );
+    let of_all = |refused: u64| {
+        format!("{refused} ({:.1} %)", 100.0 * refused as f64 / arrivals.max(1) as f64)
+    };
+    let refused = ["candidate_refuses", "live_refuses"].map(|name| of_all(number(&told[name])));
+    let _ = writeln!(
+        text,
+        "Refused, at once or from the queue: candidate {}, live policy {}.",
+        refused[0], refused[1]
+    );
+    match (told["known"].as_bool(), told["really_refused"].as_u64()) {
+        (Some(known), Some(really)) => {
+            let word = if known { "The model can be believed" } else { "Do not know: the model of the live policy is far from what happened" };
+            let _ = writeln!(text, "{word}; really refused {}.\n", of_all(really));
+        }
+        _ => text.push_str("Nothing tells whether the model is right: the live policy is not fully enforced, or too little has come.\n\n"),
+    }
     let _ = writeln!(
         text,
         "{:<16} {:>9} {:>16} {:>16}",
@@ -119,11 +135,21 @@ mod tests {
     fn differences_are_told_by_band_and_reason() {
         let told = json!({
             "candidate": "x", "since_ms": 1500, "arrivals": 200, "differ": 3,
+            "candidate_refuses": 90, "live_refuses": 20, "really_refused": 60, "known": false,
             "by_band": { "critical": { "arrivals": 200, "live_only": 2, "candidate_only": 1 } },
             "by_reason": { "live_only": { "rank": 2 }, "candidate_only": { "wait": 1 } },
         });
         let text = describe(&told);
-        for part in ["1.5 s", "200 arrivals", "(1.5 %)", "critical", "live refuses by rank: 2"] {
+        for part in [
+            "1.5 s",
+            "200 arrivals",
+            "(1.5 %)",
+            "candidate 90 (45.0 %)",
+            "Do not know",
+            "60 (30.0 %)",
+            "critical",
+            "live refuses by rank: 2",
+        ] {
             assert!(text.contains(part), "{part} is missing from\n{text}");
         }
         assert!(describe(&json!({ "candidate": null })).contains("no candidate"));

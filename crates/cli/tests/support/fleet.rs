@@ -416,7 +416,7 @@ impl Client {
 }
 
 /// JSON, or any other success, of an admin port; none while nobody answers.
-fn get(address: &str, path: &str) -> Option<Value> {
+pub(crate) fn get(address: &str, path: &str) -> Option<Value> {
     let mut client = Client::try_open(address)?;
     let text = format!("GET /{path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n");
     client.stream.get_mut().write_all(text.as_bytes()).ok()?;
@@ -425,7 +425,7 @@ fn get(address: &str, path: &str) -> Option<Value> {
     Some(serde_json::from_slice(&client.body).unwrap_or(Value::Null))
 }
 
-fn free() -> String {
+pub(crate) fn free() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("bound").to_string()
 }

@@ -70,7 +70,8 @@ impl Hub {
     /// What a probe of a broker found.
     pub fn on_probe(&mut self, now: Instant, at: usize, answer: Result<Info, String>) {
         self.brokers[at].probing = false;
-        let fit = answer.and_then(|info| info.unfit().map_or(Ok(info), Err));
+        let tls = self.config.brokers[at].is_tls();
+        let fit = answer.and_then(|info| info.unfit(tls).map_or(Ok(info), Err));
         let address = self.brokers[at].address.clone();
         match fit {
             Ok(info) => {
@@ -87,6 +88,7 @@ impl Hub {
                     self.say(format!("broker {address} is not used: {why}"));
                     self.brokers[at].state = down;
                     self.topics.list.iter_mut().for_each(|topic| topic.open(now, at, false));
+                    self.give_up_streams(now, at);
                 }
             }
         }
@@ -111,7 +113,7 @@ impl Hub {
 
     /// A broker says something new of itself.
     pub(super) fn on_info(&mut self, now: Instant, at: usize, info: Info) {
-        if let Some(why) = info.unfit() {
+        if let Some(why) = info.unfit(self.config.brokers[at].is_tls()) {
             return self.on_probe(now, at, Err(why));
         }
         let leaves = info.ldm && !self.brokers[at].leaving;
@@ -200,7 +202,7 @@ impl Hub {
         client.publishes = true;
         let old = client.home;
         let best = self.place(&client).or(old);
-        let idle = old.filter(|old| Some(*old) != best && !client.subscribes());
+        let idle = old.filter(|old| Some(*old) != best && !self.needs(&client, *old));
         let idle = idle.and_then(|old| client.links[old].take());
         self.clients.insert(id, client);
         if let Some(best) = best {
@@ -208,6 +210,11 @@ impl Hub {
             self.open_link(now, id, best);
         }
         idle.into_iter().for_each(|link| self.end_link(now, link));
+    }
+
+    /// Whether a client needs its link to a broker also where it does not live.
+    pub(super) fn needs(&self, client: &Client, at: usize) -> bool {
+        client.subscribes() || (client.streams && self.streams == Some(at))
     }
 
     /// Clients that publish to a broker.

@@ -6,17 +6,17 @@ use serde_json::json;
 use tidegate_core::share::Message;
 use tidegate_core::{Instant, Rank};
 
+use super::arrivals::Arrivals;
+use super::broker::State;
 use super::buffer::Buffer;
 use super::link::Why;
 use super::topic::Departure;
 use super::{Buffered, ClientId, Conn, HIGH, Hub, LinkId, Todo};
 use crate::wire::client::{self, Op};
 use crate::wire::hello::Connect;
-use crate::wire::{Body, Bounds, Fault, subject, write};
+use crate::wire::nkey::UserKey;
+use crate::wire::{Body, Fault, subject, write};
 
-/// A refused request is answered if its reply is among so many subscriptions; to look through more would cost
-/// the gate more than the answer is worth.
-const SEARCHED: usize = 64;
 /// PINGs of ours without an answer after which a client is gone, as nats-server.
 const UNANSWERED: u32 = 2;
 /// PINGs of its own that may wait for brokers; with more it is not read.
@@ -28,17 +28,21 @@ pub(super) struct Client {
     pub(super) out: Buffer,
     /// What was read and not yet acted upon, and when it arrived.
     input: Vec<u8>,
-    input_at: Instant,
+    arrivals: Arrivals,
+    /// What it has to sign, if it has an nkey.
+    nonce: String,
     phase: Phase,
-    connect: Connect,
+    pub(super) connect: Connect,
     pub(super) rank: Rank,
     /// The broker that it publishes to.
     pub(super) home: Option<usize>,
     /// Whether it has ever published.
     pub(super) publishes: bool,
+    /// Whether it has, to streams.
+    pub(super) streams: bool,
     /// By broker.
     pub(super) links: Vec<Option<LinkId>>,
-    subscriptions: BTreeMap<Vec<u8>, Subscription>,
+    pub(super) subscriptions: BTreeMap<Vec<u8>, Subscription>,
     /// PINGs that wait for brokers: from how many.
     pings: VecDeque<usize>,
     /// The number of the first of them.
@@ -55,8 +59,8 @@ pub(super) struct Client {
     heard: Instant,
     unanswered: u32,
     /// Messages refused since it was told, of the topic with this number.
-    refused: (u64, usize),
-    told: Option<Instant>,
+    pub(super) refused: (u64, usize),
+    pub(super) told: Option<Instant>,
 }
 
 /// How far it is.
@@ -74,12 +78,12 @@ enum Phase {
 
 /// What it has subscribed to.
 #[derive(Debug)]
-struct Subscription {
-    pattern: Vec<u8>,
+pub(super) struct Subscription {
+    pub(super) pattern: Vec<u8>,
     queue: Option<Vec<u8>>,
     /// After so many in all it is over.
-    max: Option<usize>,
-    delivered: usize,
+    pub(super) max: Option<usize>,
+    pub(super) delivered: usize,
 }
 
 impl Client {
@@ -137,23 +141,25 @@ impl Client {
 }
 
 impl Hub {
-    /// Somebody has connected: its number, or what to tell it before it is closed.
-    pub fn accept(&mut self, now: Instant) -> Result<ClientId, Buffered> {
+    /// Somebody has connected: its number, or what to tell it before it is closed. `nonce` is what nobody knew before.
+    pub fn accept(&mut self, now: Instant, nonce: String) -> Result<ClientId, Buffered> {
         if self.draining || self.clients.len() >= self.config.connections {
             let mut out = Vec::new();
             write::error(&mut out, "maximum connections exceeded");
             return Err(out);
         }
         let id = self.new_id();
-        let mut client = Client {
+        let client = Client {
             out: Buffer::default(),
             input: Vec::new(),
-            input_at: now,
+            arrivals: Arrivals::default(),
+            nonce,
             phase: Phase::Greeted,
             connect: Connect::default(),
             rank: Rank::UNRANKED,
             home: None,
             publishes: false,
+            streams: false,
             links: vec![None; self.brokers.len()],
             subscriptions: BTreeMap::new(),
             pings: VecDeque::new(),
@@ -168,9 +174,9 @@ impl Hub {
             refused: (0, 0),
             told: None,
         };
-        client.out.end().extend_from_slice(&self.greeting(id));
         self.clients.insert(id, client);
-        self.dirty.insert(Conn::Client(id));
+        let greeting = self.greeting(id);
+        self.write(Conn::Client(id), |out| out.extend_from_slice(&greeting));
         self.totals.accepted += 1;
         Ok(id)
     }
@@ -185,16 +191,14 @@ impl Hub {
         let Some(client) = self.clients.get_mut(&id) else { return };
         client.heard = now;
         client.unanswered = 0;
+        client.arrivals.on_read(bytes.len(), arrived);
         if client.input.is_empty() {
-            let used = self.act(now, id, arrived, bytes);
+            let used = self.act(now, id, bytes);
             let Some(client) = self.clients.get_mut(&id) else { return };
             client.input = bytes[used..].to_vec();
         } else {
             client.input.extend_from_slice(bytes);
-            self.act_on_input(now, id, arrived);
-        }
-        if let Some(client) = self.clients.get_mut(&id) {
-            client.input_at = arrived;
+            self.act_on_input(now, id);
         }
     }
 
@@ -279,7 +283,7 @@ impl Hub {
         let known = link.is_some_and(|link| self.links.get(&link).is_some_and(|link| link.known));
         if client.phase == Phase::Checked && known {
             client.phase = Phase::Known;
-            self.act_on_input(now, id, self.clients[&id].input_at);
+            self.act_on_input(now, id);
             self.todo.push_back(Todo::Read(id));
         }
     }
@@ -318,7 +322,7 @@ impl Hub {
 
     /// Whether a client may publish: what follows from its message may come back by any broker, so what it has
     /// subscribed to has to stand at all of them. At its home it does, for what one link carries keeps its order.
-    fn may_publish(&mut self, now: Instant, id: ClientId) -> bool {
+    pub(super) fn may_publish(&mut self, now: Instant, id: ClientId) -> bool {
         let Some(client) = self.clients.get_mut(&id) else { return false };
         if !std::mem::take(&mut client.unsettled) {
             return client.asked == 0;
@@ -335,6 +339,10 @@ impl Hub {
     /// A message has got its token.
     pub(super) fn depart(&mut self, now: Instant, broker: usize, departure: Departure) {
         let Departure { client, bytes } = departure;
+        if self.streams == Some(broker) && self.brokers[broker].state == State::Up {
+            // To streams publishes also who does not live there.
+            self.open_link(now, client, broker);
+        }
         let link = self.clients.get(&client).and_then(|client| client.links[broker]);
         match link {
             Some(link) => self.send(now, link, |out| out.extend_from_slice(&bytes)),
@@ -353,9 +361,7 @@ impl Hub {
 
     /// Acts on what was read of a client before, and reads on.
     pub fn on_resumed(&mut self, now: Instant, id: ClientId) {
-        if let Some(client) = self.clients.get(&id) {
-            self.act_on_input(now, id, client.input_at);
-        }
+        self.act_on_input(now, id);
     }
 
     pub(super) fn look_after_clients(&mut self, now: Instant) {
@@ -403,17 +409,22 @@ impl Hub {
     }
 
     /// Acts on all operations that are there; how many bytes they were.
-    fn act(&mut self, now: Instant, id: ClientId, arrived: Instant, bytes: &[u8]) -> usize {
+    fn act(&mut self, now: Instant, id: ClientId, bytes: &[u8]) -> usize {
         let bounds = self.bounds();
         let mut at = 0;
         while self.reads(id) {
             match client::read(&bytes[at..], bounds) {
                 Ok(Some((op, used))) => {
+                    let arrived = self.clients.get(&id).and_then(|client| client.arrivals.of(used));
+                    let arrived = arrived.unwrap_or(now);
                     // A client that publishes and finds itself without a home says it again later.
                     if !self.on_client_op(now, id, arrived, op) {
                         break;
                     }
                     at += used;
+                    if let Some(client) = self.clients.get_mut(&id) {
+                        client.arrivals.on_used(used);
+                    }
                     self.close_if_slow(now, id);
                 }
                 Ok(None) => break,
@@ -426,10 +437,10 @@ impl Hub {
         at
     }
 
-    fn act_on_input(&mut self, now: Instant, id: ClientId, arrived: Instant) {
+    fn act_on_input(&mut self, now: Instant, id: ClientId) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let mut input = std::mem::take(&mut client.input);
-        let used = self.act(now, id, arrived, &input);
+        let used = self.act(now, id, &input);
         if let Some(client) = self.clients.get_mut(&id) {
             input.drain(..used);
             client.input = input;
@@ -467,14 +478,34 @@ impl Hub {
     }
 
     fn on_connect(&mut self, now: Instant, id: ClientId, json: &[u8]) {
-        let Some(connect) = Connect::read(json) else {
+        let Some(mut connect) = Connect::read(json) else {
             return self.on_fault(now, id, Fault::Unknown);
         };
+        if !self.vouches(id, &mut connect) {
+            self.write(Conn::Client(id), |out| write::error(out, "Authorization Violation"));
+            return self.close_client(now, id);
+        }
         let rank = self.config.rank(connect.name.as_deref(), connect.user.as_deref());
         let Some(client) = self.clients.get_mut(&id) else { return };
         (client.connect, client.rank, client.phase) = (connect, rank, Phase::Checked);
         self.acknowledge(id);
         self.check(now, id);
+    }
+
+    /// Whether a client's nkey, if it has one, has signed its nonce. Where no users are given, there is nothing to check.
+    fn vouches(&self, id: ClientId, connect: &mut Connect) -> bool {
+        let Some((nkey, signature)) = connect.nkey.clone().filter(|_| !self.users.is_empty())
+        else {
+            return true;
+        };
+        let Ok(key) = nkey.parse::<UserKey>() else { return false };
+        let known = self.users.get(&key).zip(self.clients.get(&id));
+        let Some((credentials, client)) = known else { return false };
+        if !key.has_signed(client.nonce.as_bytes(), &signature) {
+            return false;
+        }
+        connect.vouch(credentials.user.as_deref(), credentials.password.as_deref());
+        true
     }
 
     /// Asks a broker whether a client is who it says it is.
@@ -505,6 +536,9 @@ impl Hub {
         arrived: Instant,
         body: &Body<'_>,
     ) -> bool {
+        if let Some(at) = self.streams_at(body.subject) {
+            return self.publish_to_streams(now, id, arrived, body, at);
+        }
         let Some(client) = self.clients.get(&id) else { return true };
         if !client.publishes {
             self.first_publish(now, id);
@@ -521,6 +555,7 @@ impl Hub {
         }
         self.acknowledge(id);
         let topic = self.topics.find(body.subject);
+        self.record(topic, id, arrived);
         let passes = topic.is_none_or(|topic| self.topics.list[topic].arrive(now, home, arrived));
         if passes {
             self.send(now, link, |out| write::publish(out, body));
@@ -538,58 +573,14 @@ impl Hub {
         true
     }
 
-    /// A message found no room. Its connection hears of it, and a request is answered.
-    fn refuse(&mut self, now: Instant, id: ClientId, topic: usize, bytes: &[u8]) {
-        let client = self.clients.get_mut(&id).filter(|client| !client.is_gone());
-        let Some(client) = client else { return };
-        client.refused = (client.refused.0 + 1, topic);
-        let endless = Bounds { line: usize::MAX / 2, payload: usize::MAX / 2 };
-        if let Ok(Some((Op::Publish(Body { reply: Some(reply), .. }), _))) =
-            client::read(bytes, endless)
-            && client.connect.headers
-            && client.subscriptions.len() <= SEARCHED
+    /// Notes an arrival where that is wanted.
+    pub(super) fn record(&mut self, topic: Option<usize>, id: ClientId, arrived: Instant) {
+        let topic = topic.and_then(|topic| self.topics.list.get_mut(topic));
+        if let Some(topic) = topic.filter(|topic| topic.config.record > 0)
+            && let Some(client) = self.clients.get(&id)
         {
-            let fits = |one: &(&Vec<u8>, &Subscription)| subject::matches(&one.1.pattern, reply);
-            if let Some((name, _)) = client.subscriptions.iter().find(fits) {
-                let payload = b"NATS/1.0 429 Too Many Requests\r\n\r\n";
-                let headers = Some(payload.len());
-                let body = Body { subject: reply, reply: None, headers, payload };
-                let name = name.clone();
-                write::message(client.out.end(), &name, &body);
-                self.dirty.insert(Conn::Client(id));
-                // It counts as any other answer.
-                self.count_answer(id, &name);
-            }
+            topic.recording.add(topic.config.record, arrived, id, client.group());
         }
-        let told = self.clients.get(&id).and_then(|client| client.told);
-        if told.is_none_or(|told| now.since(told) >= super::SELDOM) {
-            self.tell_refused(now, id);
-        }
-    }
-
-    fn count_answer(&mut self, id: ClientId, name: &[u8]) {
-        let Some(client) = self.clients.get_mut(&id) else { return };
-        let Some(known) = client.subscriptions.get_mut(name) else { return };
-        known.delivered += 1;
-        if known.max.is_some_and(|max| known.delivered >= max) {
-            client.subscriptions.remove(name);
-            self.unsubscribe_links(id, name, None);
-        }
-    }
-
-    /// At most once in a second. Clients close their connection at any error but those that begin so.
-    fn tell_refused(&mut self, now: Instant, id: ClientId) {
-        let Some(client) = self.clients.get_mut(&id) else { return };
-        let (count, topic) = std::mem::take(&mut client.refused);
-        client.told = Some(now);
-        let config = &self.topics.list[topic].config;
-        let text = format!(
-            "Permissions Violation for Publish to \"{}\": over the rate of topic {}, {count} messages refused",
-            config.subject,
-            config.name()
-        );
-        write::error(client.out.end(), &text);
-        self.dirty.insert(Conn::Client(id));
     }
 
     fn on_subscribe(
@@ -645,7 +636,7 @@ impl Hub {
         self.unsubscribe_links(id, name, rest);
     }
 
-    fn acknowledge(&mut self, id: ClientId) {
+    pub(super) fn acknowledge(&mut self, id: ClientId) {
         if self.clients.get(&id).is_some_and(|client| client.connect.verbose) {
             self.write(Conn::Client(id), |out| out.extend_from_slice(b"+OK\r\n"));
         }
@@ -660,8 +651,17 @@ impl Hub {
             "host": host, "port": port, "headers": info.headers, "client_id": id,
             "max_payload": info.max_payload,
         });
-        if info.auth_required {
+        if self.streams.is_some() {
+            told["jetstream"] = json!(true);
+        }
+        if info.auth_required || !self.users.is_empty() {
             told["auth_required"] = json!(true);
+        }
+        if let Some(client) = self.clients.get(&id).filter(|_| !self.users.is_empty()) {
+            told["nonce"] = json!(client.nonce);
+        }
+        if self.config.tls.cert_file.is_some() {
+            told["tls_required"] = json!(true);
         }
         if self.draining {
             told["ldm"] = json!(true);

@@ -16,26 +16,33 @@
 //! 3. **A broker is open for publishers** when all subscriptions stand there (`broker`).
 //! 4. **A home changes** without loss, doubles or disorder (`moves`).
 //! 5. **A limited message** that finds no token waits (`topic`); then its publisher goes on being read.
-//! 6. **Nothing is sent twice.** What a broker had not confirmed by a PONG when it went is in doubt, and counted.
+//! 6. **What is for streams goes to the one broker that has them** (`streams`).
+//! 7. **Nothing is sent twice.** What a broker had not confirmed by a PONG when it went is in doubt, and counted.
 //!
 //! A driver calls the methods named for what happened, then [`Hub::dispatch`] once, then does all that
 //! [`Hub::todo`] says and writes what [`Hub::output`] holds.
 
 mod agenda;
+mod arrivals;
 mod broker;
 mod buffer;
 mod client;
 mod delays;
 mod link;
 mod moves;
+mod recording;
+mod refusals;
 mod report;
+mod streams;
 mod topic;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tidegate_core::{Instant, Span};
 
-use crate::config::NatsConfig;
+use crate::config::{NatsConfig, TopicConfig};
+use crate::leases::Leases;
+use crate::users::Users;
 use crate::wire::Bounds;
 use crate::wire::hello::Info;
 use agenda::Agenda;
@@ -91,6 +98,10 @@ const LOW: usize = HIGH / 4;
 #[derive(Debug)]
 pub struct Hub {
     config: NatsConfig,
+    /// Those whose nkeys are checked here.
+    users: Users,
+    /// The broker that has streams.
+    streams: Option<usize>,
     /// What clients are told of the server that they are connected to, but for what differs from one to the next.
     id: String,
     clients: BTreeMap<ClientId, Client>,
@@ -140,12 +151,19 @@ impl Hub {
         brokers: Vec<Result<Info, String>>,
     ) -> Self {
         let count = brokers.len();
-        let topic =
-            |topic: &_| Topic::new(now, Clone::clone(topic), count, config.adaptor, config.history);
+        let streams = config.jetstream.as_ref();
+        let streams_at =
+            streams.and_then(|at| config.brokers.iter().position(|one| *one == at.broker));
+        let topic = |topic: &TopicConfig| {
+            let only = streams.filter(|at| at.takes(topic.subject.as_bytes())).and(streams_at);
+            Topic::new(now, topic.clone(), (count, only), config.adaptor, config.history)
+        };
         let topics = Topics::new(config.topics.iter().map(topic).collect());
         let mut hub = Self {
             brokers: config.brokers.iter().map(|at| Broker::new(at.to_string())).collect(),
             config,
+            users: Users::new(),
+            streams: streams_at,
             id,
             clients: BTreeMap::new(),
             links: BTreeMap::new(),
@@ -164,6 +182,16 @@ impl Hub {
             hub.on_probe(now, at, answer);
         }
         hub
+    }
+
+    /// Leases of topics that several gates share.
+    pub(crate) fn leases(&self) -> Leases {
+        Leases(self.topics.list.iter().filter_map(|topic| topic.lease.clone()).collect())
+    }
+
+    /// Whose nkeys are checked here, from now on.
+    pub fn set_users(&mut self, users: Users) {
+        self.users = users;
     }
 
     /// All inputs of a round are in: lets go what may go.
@@ -227,9 +255,18 @@ impl Hub {
         if config.brokers != self.config.brokers {
             return Err("brokers cannot be changed while the gate runs".to_owned());
         }
+        if config.jetstream != self.config.jetstream {
+            return Err("jetstream cannot be changed while the gate runs".to_owned());
+        }
         let fixed = |topics: &[_]| topics.iter().map(subject_of).collect::<Vec<_>>();
         if fixed(&config.topics) != fixed(&self.config.topics) {
             return Err("subjects of topics cannot be changed while the gate runs".to_owned());
+        }
+        let leased =
+            |topics: &[TopicConfig]| topics.iter().map(TopicConfig::leased).collect::<Vec<_>>();
+        if leased(&config.topics) != leased(&self.config.topics) {
+            let what = "where agreements of topics are kept cannot be changed while the gate runs";
+            return Err(what.to_owned());
         }
         for (topic, new) in self.topics.list.iter_mut().zip(&config.topics) {
             topic.change(now, new.clone());
@@ -303,6 +340,6 @@ impl Hub {
     }
 }
 
-fn subject_of(topic: &crate::config::TopicConfig) -> String {
+fn subject_of(topic: &TopicConfig) -> String {
     topic.subject.clone()
 }

@@ -23,6 +23,7 @@ use tidegate_core::share::Message;
 use super::broker::State;
 use super::client::Client;
 use super::link::Why;
+use super::topic::Topic;
 use super::{ClientId, Hub, LinkId};
 
 /// Moves under way.
@@ -181,7 +182,8 @@ impl Hub {
         };
         let link = client.links[from];
         let mut held = Vec::new();
-        for (at, topic) in self.topics.list.iter_mut().enumerate() {
+        let moving = |topic: &&mut Topic| topic.only.is_none();
+        for (at, topic) in self.topics.list.iter_mut().enumerate().filter(|at| moving(&at.1)) {
             held.extend(topic.withdraw(from, id).map(|message| (at, message)));
         }
         self.moves.list.insert(id, Move { from, to: None, held });
@@ -226,11 +228,11 @@ impl Hub {
         let Some(Move { held, .. }) = self.moves.list.remove(&id) else { return };
         self.unsettle(id);
         self.settle(id, to);
+        let leaves = from != to && self.clients.get(&id).is_some_and(|at| !self.needs(at, from));
         let Some(client) = self.clients.get_mut(&id) else { return };
         client.held = false;
         let rank = client.rank;
-        let idle =
-            (from != to && !client.subscribes()).then(|| client.links[from].take()).flatten();
+        let idle = leaves.then(|| client.links[from].take()).flatten();
         for (topic, message) in held {
             self.topics.list[topic].restore(to, id, rank, message);
             self.due.set((topic, to), now);
@@ -253,7 +255,7 @@ impl Hub {
     pub(super) fn is_over(&self, id: ClientId, client: &Client) -> bool {
         let waits = |home: usize| self.topics.list.iter().any(|topic| topic.has(home, id));
         let doubtful = |id: &LinkId| self.links.get(id).is_some_and(|link| link.doubt() > 0);
-        !client.home.is_some_and(waits)
+        !client.home.into_iter().chain(self.streams).any(waits)
             && !client.links.iter().flatten().any(doubtful)
             && self.held(id) == 0
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use serde_json::{Value, json};
-use tidegate_core::Span;
+use tidegate_core::{Instant, Span};
 
 use super::Hub;
 use super::broker::State;
@@ -11,7 +11,7 @@ use super::topic::Topic;
 
 impl Hub {
     /// All there is to know.
-    pub fn state(&self) -> Value {
+    pub fn state(&self, now: Instant) -> Value {
         let totals = &self.totals;
         json!({
             "draining": self.draining,
@@ -35,7 +35,7 @@ impl Hub {
                 "published": broker.published,
                 "in_doubt": broker.in_doubt,
             })).collect::<Vec<_>>(),
-            "topics": self.topics.list.iter().map(|topic| self.topic(topic)).collect::<Vec<_>>(),
+            "topics": self.topics.list.iter().map(|topic| self.topic(now, topic)).collect::<Vec<_>>(),
         })
     }
 
@@ -54,8 +54,15 @@ impl Hub {
         Value::Array(list.collect())
     }
 
+    /// The latest arrivals of a topic by its name; none if there is no such topic, or it records none.
+    pub fn trace(&self, topic: &str) -> Option<String> {
+        let mut topics = self.topics.list.iter();
+        let topic = topics.find(|at| at.config.name() == topic && at.config.record > 0)?;
+        Some(topic.recording.text())
+    }
+
     /// For Prometheus.
-    pub fn metrics(&self) -> String {
+    pub fn metrics(&self, now: Instant) -> String {
         let mut page = Page::default();
         let totals = &self.totals;
         page.family("connections_accepted_total", "counter", "Clients ever accepted.");
@@ -99,45 +106,65 @@ impl Hub {
                 page.sample(family, &format!("broker=\"{}\"", escaped(&broker.address)), value);
             }
         }
-        self.topic_metrics(&mut page);
+        self.topic_metrics(now, &mut page);
         page.text
     }
 
-    fn topic_metrics(&self, page: &mut Page) {
-        type Of = fn(&Hub, &Topic) -> f64;
-        let families: [(&str, &str, &str, Of); 8] = [
-            ("topic_passed_total", "counter", "Messages that had a token.", |_, topic| {
+    fn topic_metrics(&self, now: Instant, page: &mut Page) {
+        type Of = fn(&Hub, &Topic, Instant) -> f64;
+        let families: [(&str, &str, &str, Of); 9] = [
+            ("topic_passed_total", "counter", "Messages that had a token.", |_, topic, _| {
                 topic.stats.passed as f64
             }),
-            ("topic_refused_total", "counter", "Messages without room to wait.", |_, topic| {
+            ("topic_refused_total", "counter", "Messages without room to wait.", |_, topic, _| {
                 topic.stats.refused as f64
             }),
-            ("topic_waiting", "gauge", "Messages that wait for tokens.", |hub, topic| {
+            ("topic_waiting", "gauge", "Messages that wait for tokens.", |hub, topic, _| {
                 hub.waiting(topic) as f64
             }),
-            ("topic_rate", "gauge", "Messages per second that were agreed.", |_, topic| {
-                topic.config.rate
+            ("topic_rate", "gauge", "Messages per second that were agreed.", |_, topic, now| {
+                topic.agreement(now).rate.as_f64()
             }),
-            ("topic_burst", "gauge", "Messages at once that were agreed.", |_, topic| {
-                topic.config.burst as f64
+            ("topic_burst", "gauge", "Messages at once that were agreed.", |_, topic, now| {
+                topic.agreement(now).burst as f64
             }),
-            ("topic_lag_seconds", "gauge", "Longest time from token to departure.", |_, topic| {
-                topic.stats.lag.as_secs_f64()
-            }),
+            (
+                "topic_share",
+                "gauge",
+                "Messages per second that brokers have together.",
+                |_, topic, now| topic.own(now).rate.as_f64(),
+            ),
+            (
+                "topic_lag_seconds",
+                "gauge",
+                "Longest time from token to departure.",
+                |_, topic, _| topic.stats.lag.as_secs_f64(),
+            ),
             (
                 "topic_beyond",
                 "gauge",
                 "Most messages beyond the agreement by departure.",
-                |_, topic| topic.stats.beyond,
+                |_, topic, _| topic.stats.beyond,
             ),
-            ("topic_longest_delay_seconds", "gauge", "Longest access delay.", |_, topic| {
+            ("topic_longest_delay_seconds", "gauge", "Longest access delay.", |_, topic, _| {
                 topic.stats.access.most.as_secs_f64()
             }),
         ];
         for (family, kind, help, value) in families {
             page.family(family, kind, help);
             for topic in &self.topics.list {
-                page.sample(family, &label(topic), value(self, topic));
+                page.sample(family, &label(topic), value(self, topic, now));
+            }
+        }
+        page.family(
+            "topic_lease_connected",
+            "gauge",
+            "Whether a shared topic hears of its daemon.",
+        );
+        for topic in &self.topics.list {
+            if let Some(lease) = &topic.lease {
+                let connected = u64::from(lease.is_connected(now));
+                page.sample("topic_lease_connected", &label(topic), connected);
             }
         }
         page.family("topic_delay_seconds", "summary", "Access delay: from arrival to token.");
@@ -152,15 +179,25 @@ impl Hub {
         }
     }
 
-    fn topic(&self, topic: &Topic) -> Value {
+    fn topic(&self, now: Instant, topic: &Topic) -> Value {
+        let agreement = topic.agreement(now);
         let stats = &topic.stats;
         let millis = |span: Span| span.as_millis_f64();
         let mean = stats.access.sum * 1e3 / stats.access.count.max(1) as f64;
         json!({
             "name": topic.config.name(),
             "subject": topic.config.subject,
-            "rate": topic.config.rate,
-            "burst": topic.config.burst,
+            "rate": agreement.rate.as_f64(),
+            "burst": agreement.burst,
+            "lease": topic.lease.as_ref().map(|lease| {
+                let share = lease.share(now);
+                json!({
+                    "connected": lease.is_connected(now),
+                    "rate": share.rate.as_f64(),
+                    "burst": share.burst,
+                    "problem": lease.complaint(),
+                })
+            }),
             "passed": stats.passed,
             "refused": stats.refused,
             "waiting": self.waiting(topic),
@@ -170,6 +207,7 @@ impl Hub {
                 "p95": millis(stats.access.quantile(0.95)),
                 "p99": millis(stats.access.quantile(0.99)),
                 "longest": millis(stats.access.most),
+                "sum_s": stats.access.sum,
             },
             "lag_ms": millis(stats.lag),
             "beyond": stats.beyond,

@@ -1,20 +1,23 @@
 //! Limited topics: one agreement each, a bucket and a queue of what waits per broker.
 //!
 //! The parts of an agreement are made and remade here, in one place at one moment, so they need no leases: what
-//! one broker's bucket loses another's gains with the next message, and no token is minted on the way.
+//! one broker's bucket loses another's gains with the next message, and no token is minted on the way. Where several
+//! gates share a topic, what is divided is this gate's lease of it (`leases`).
 
 use std::collections::BTreeMap;
 
 use tidegate_core::limit::Bucket;
 use tidegate_core::share::{
     Adaptor, AdaptorConfig, History, HistoryConfig, HolderId, Message, Offer, Rate, Room, Shaper,
-    Share, Turn, Weight, split,
+    Share, Turn, apportion,
 };
 use tidegate_core::{Instant, Rank, Span};
 
 use super::ClientId;
 use super::delays::Delays;
+use super::recording::Recording;
 use crate::config::TopicConfig;
+use crate::leases::{Lease, Part};
 use crate::wire::subject;
 
 /// Of an agreement, what is divided evenly and not by load, so that an idle broker's first messages need not wait
@@ -25,6 +28,12 @@ const FLOOR: u64 = 10;
 #[derive(Debug)]
 pub(super) struct Topic {
     pub(super) config: TopicConfig,
+    /// What this gate has of it, where several share it.
+    pub(super) lease: Option<Lease>,
+    /// The one broker that it passes through, if it is of streams.
+    pub(super) only: Option<usize>,
+    /// What was divided last.
+    divided: Share,
     cells: Vec<Cell>,
     adaptor: Adaptor,
     /// All that left, as one bucket sees it that is never split: below nothing it has exceeded the agreement.
@@ -34,12 +43,13 @@ pub(super) struct Topic {
     /// How far back its load is remembered.
     memory: Span,
     pub(super) stats: Stats,
+    pub(super) recording: Recording,
 }
 
 /// A topic at one broker.
 #[derive(Debug)]
 struct Cell {
-    shaper: Shaper<ClientId, Vec<u8>>,
+    shaper: Shaper<ClientId, Vec<u8>, Part>,
     history: History,
     share: Share,
     open: bool,
@@ -73,13 +83,16 @@ impl Topic {
     pub(super) fn new(
         now: Instant,
         config: TopicConfig,
-        brokers: usize,
+        (brokers, only): (usize, Option<usize>),
         adaptor: AdaptorConfig,
         history: HistoryConfig,
     ) -> Self {
         let room = Room { messages: config.queue, bytes: config.queue_bytes };
+        let lease = config.leased().map(|config| Lease::new(&config, now));
+        let part =
+            || Part { bucket: Bucket::empty(now, Share::NONE.limit()), lease: lease.clone() };
         let cell = |_| Cell {
-            shaper: Shaper::new(Bucket::empty(now, Share::NONE.limit()), room),
+            shaper: Shaper::new(part(), room),
             history: History::new(now, history),
             share: Share::NONE,
             open: false,
@@ -92,6 +105,10 @@ impl Topic {
             busy_until: now,
             memory: history.span + history.step + history.step,
             stats: Stats::default(),
+            recording: Recording::default(),
+            divided: Share::NONE,
+            only,
+            lease,
             config,
         }
     }
@@ -108,10 +125,10 @@ impl Topic {
     /// Whether a broker has a part of it.
     pub(super) fn open(&mut self, now: Instant, broker: usize, open: bool) {
         let cell = &mut self.cells[broker];
-        if cell.open != open {
+        if cell.open != open && self.only.is_none_or(|only| only == broker) {
             cell.open = open;
             // What it had saved up is divided among the others, or was.
-            *cell.shaper.tokens_mut() = Bucket::empty(now, Share::NONE.limit());
+            cell.shaper.tokens_mut().bucket = Bucket::empty(now, Share::NONE.limit());
             cell.share = Share::NONE;
             if !open {
                 self.adaptor.remove(HolderId(broker as u64));
@@ -125,6 +142,9 @@ impl Topic {
         self.busy_until = now + self.memory;
         let cell = &mut self.cells[broker];
         cell.history.on_arrival(now, 1);
+        if let Some(lease) = &self.lease {
+            lease.on_arrival(now);
+        }
         let due = cell.shaper.pass(now, arrived);
         if let Some(due) = due {
             self.note(now, broker, arrived, due);
@@ -195,14 +215,31 @@ impl Topic {
         self.cells[broker].shaper.waiting()
     }
 
+    /// How long one more would wait for `broker`.
+    pub(super) fn wait_ahead(&self, broker: usize) -> Span {
+        let ahead = (self.waiting(broker) + 1) as f64;
+        Span::from_nanos_f64(ahead / self.cells[broker].share.rate.as_f64().max(1e-9) * 1e9)
+    }
+
     /// What `broker` has of it.
     pub(super) fn share(&self, broker: usize) -> Share {
         self.cells[broker].share
     }
 
-    /// Lets shares follow loads. Of a topic that was idle for as long as anything is remembered, there is no news.
+    /// What all gates have agreed on.
+    pub(super) fn agreement(&self, now: Instant) -> Share {
+        self.lease.as_ref().map_or_else(|| self.config.whole(), |lease| lease.whole(now))
+    }
+
+    /// What this gate has of it.
+    pub(super) fn own(&self, now: Instant) -> Share {
+        self.lease.as_ref().map_or_else(|| self.config.whole(), |lease| lease.share(now))
+    }
+
+    /// Lets shares follow loads. Of a topic that was idle for as long as anything is remembered, there is no news but
+    /// of its lease.
     pub(super) fn adapt(&mut self, now: Instant) {
-        if now > self.busy_until {
+        if now > self.busy_until && self.own(now) == self.divided {
             return;
         }
         for (broker, cell) in self.cells.iter_mut().enumerate().filter(|(_, cell)| cell.open) {
@@ -214,13 +251,12 @@ impl Topic {
     /// Floors for all that are open, and the rest by load.
     fn divide(&mut self, now: Instant) {
         let open: Vec<usize> = (0..self.cells.len()).filter(|at| self.cells[*at].open).collect();
-        let whole = self.config.whole();
+        let whole = self.own(now);
+        self.divided = whole;
         let floor =
             Share::new(Rate::from_millionths(whole.rate.millionths() / FLOOR), open.len() as u64);
-        let evenly = vec![Weight::both(1); open.len()];
-        // The configuration allows no burst below one token per broker.
-        let Ok(floors) = split(floor.least(whole), &evenly) else { return };
-        let pool = whole.minus(floor);
+        let floor = floor.least(whole);
+        let (floors, pool) = (evenly(floor, open.len()), whole.minus(floor));
         let mut left = pool;
         let mut targets = BTreeMap::new();
         for broker in &open {
@@ -229,13 +265,16 @@ impl Topic {
             targets.insert(*broker, target);
         }
         // While nobody has said anything, all are alike.
-        let rest = if left == pool { split(pool, &evenly).ok() } else { None };
+        let rest = (left == pool).then(|| evenly(pool, open.len()));
         for (at, (broker, floor)) in open.iter().zip(floors).enumerate() {
             let more = rest.as_ref().map_or(targets[broker], |rest| rest[at]);
             let (share, cell) = (floor.plus(more), &mut self.cells[*broker]);
             if cell.share != share {
                 cell.share = share;
-                cell.shaper.tokens_mut().set_limit(now, share.limit());
+                // A lease may have fewer tokens at once than there are brokers, and it is the lease that holds them back.
+                let burst = share.burst.max(u64::from(self.lease.is_some()));
+                let limit = Share::new(share.rate, burst).limit();
+                cell.shaper.tokens_mut().bucket.set_limit(now, limit);
             }
         }
     }
@@ -246,18 +285,31 @@ impl Topic {
         stats.access.add(due.since(arrived));
         stats.lag = stats.lag.max(now.since(due));
         stats.due = Some(stats.due.map_or((due, due), |(a, b)| (a.min(due), b.max(due))));
-        // It takes what it has not, and owes it.
-        let _ = self.whole.book(now, 1.0, Instant::FAR);
-        stats.beyond = stats.beyond.max(-self.whole.tokens(now));
+        if self.lease.is_none() {
+            // It takes what it has not, and owes it.
+            let _ = self.whole.book(now, 1.0, Instant::FAR);
+            stats.beyond = stats.beyond.max(-self.whole.tokens(now));
+        }
         self.note_backlog(now, broker);
     }
 
     fn note_backlog(&mut self, now: Instant, broker: usize) {
         let cell = &mut self.cells[broker];
-        let bucket = cell.shaper.tokens();
+        let bucket = &cell.shaper.tokens().bucket;
         let missing = (bucket.limit().burst - bucket.tokens(now)).max(0.0).ceil() as u64;
         cell.history.on_backlog(now, missing + cell.shaper.waiting() as u64);
+        if let Some(lease) = &self.lease {
+            lease.on_waiting(now, self.cells.iter().map(|cell| cell.shaper.waiting()).sum());
+        }
     }
+}
+
+/// As many shares that sum to it exactly, all alike but for rounding; what is less than one each is none for some.
+fn evenly(share: Share, parts: usize) -> Vec<Share> {
+    let alike = vec![1; parts];
+    let parts = |total| apportion(total, &alike, 0).unwrap_or_default();
+    let rates = parts(share.rate.millionths()).into_iter().map(Rate::from_millionths);
+    rates.zip(parts(share.burst)).map(|(rate, burst)| Share::new(rate, burst)).collect()
 }
 
 /// Topics by their subjects: first tokens that are no wildcards lead to the few that can match.
@@ -309,7 +361,13 @@ mod tests {
     fn topic(subject: &str, rate: f64, burst: u64, brokers: usize) -> Topic {
         let text = format!("subject = '{subject}'\nrate = {rate}\nburst = {burst}\n");
         let config = toml::from_str(&text).expect("a topic");
-        Topic::new(at(0), config, brokers, AdaptorConfig::default(), HistoryConfig::default())
+        Topic::new(
+            at(0),
+            config,
+            (brokers, None),
+            AdaptorConfig::default(),
+            HistoryConfig::default(),
+        )
     }
 
     fn sum(topic: &Topic) -> Share {
@@ -334,6 +392,16 @@ mod tests {
         assert!(rates[0] > 800.0 && rates[1] > 100.0 && rates[2] > 30.0, "{rates:?}");
         topic.open(at(3_000), 0, false);
         assert_eq!((sum(&topic), topic.share(0)), (topic.config.whole(), Share::NONE));
+    }
+
+    /// With a token each and no more, there is no burst to divide by load, but a rate.
+    #[test]
+    fn before_anybody_has_sent_anything_all_of_the_agreement_is_divided() {
+        for (brokers, burst) in [(1, 1), (3, 3), (3, 4)] {
+            let mut topic = topic("a", 300.0, burst, brokers);
+            (0..brokers).for_each(|broker| topic.open(at(0), broker, true));
+            assert_eq!(sum(&topic), topic.config.whole());
+        }
     }
 
     #[test]

@@ -23,8 +23,12 @@ pub struct Info {
     pub auth_required: bool,
     /// Whether it speaks only TLS.
     pub tls_required: bool,
+    /// Whether it speaks TLS too.
+    pub tls_available: bool,
     /// The cluster it belongs to.
     pub cluster: Option<String>,
+    /// Whether it has streams.
+    pub jetstream: bool,
     /// Whether it asks its clients to go.
     pub ldm: bool,
 }
@@ -35,8 +39,8 @@ impl Info {
         serde_json::from_slice(json).map_err(|error| format!("its INFO is not readable: {error}"))
     }
 
-    /// Why a gate cannot use this server, if it cannot.
-    pub fn unfit(&self) -> Option<String> {
+    /// Why a gate cannot use this server, if it cannot; `tls` is how it is to be spoken to.
+    pub fn unfit(&self, tls: bool) -> Option<String> {
         let cluster = self.cluster.as_deref().filter(|name| !name.is_empty());
         if let Some(name) = cluster {
             return Some(format!(
@@ -50,10 +54,13 @@ impl Info {
                 "it speaks protocol {proto} (version `{version}`), and this gate knows only protocol 1"
             ));
         }
-        if self.tls_required {
-            return Some("it asks for TLS, which this gate does not speak to brokers".to_owned());
+        match (tls, self.tls_required, self.tls_available) {
+            (false, true, _) => Some("it asks for TLS: give it as tls://host:port".to_owned()),
+            (true, false, false) => {
+                Some("it does not speak TLS: give it as nats://host:port".to_owned())
+            }
+            _ => None,
         }
-        None
     }
 }
 
@@ -64,6 +71,8 @@ pub struct Connect {
     pub name: Option<String>,
     /// Its user.
     pub user: Option<String>,
+    /// Its public nkey, and what it has signed with it.
+    pub nkey: Option<(String, String)>,
     /// Whether every operation is answered.
     pub verbose: bool,
     /// Whether it reads messages with headers.
@@ -80,17 +89,33 @@ impl Connect {
         let all: Map<String, Value> = serde_json::from_slice(json).ok()?;
         let text = |key: &str| all.get(key).and_then(Value::as_str).map(str::to_owned);
         let (name, user) = (text("name"), text("user"));
+        let nkey = text("nkey").zip(Some(text("sig").unwrap_or_default()));
         let verbose = all.get("verbose").and_then(Value::as_bool).unwrap_or(true);
         let headers = all.get("headers").and_then(Value::as_bool).unwrap_or(false);
         let protocol = all.get("protocol").and_then(Value::as_i64).unwrap_or(0);
         Some(Self {
             name: name.filter(|name| !name.is_empty()),
             user,
+            nkey,
             verbose,
             headers,
             protocol,
             all,
         })
+    }
+
+    /// Its nkey was checked: brokers are told this user in its name.
+    pub fn vouch(&mut self, user: Option<&str>, password: Option<&str>) {
+        for proof in ["nkey", "sig", "jwt"] {
+            self.all.remove(proof);
+        }
+        for (key, value) in [("user", user), ("pass", password)] {
+            match value {
+                Some(value) => self.all.insert(key.to_owned(), json!(value)),
+                None => self.all.remove(key),
+            };
+        }
+        self.user = user.map(str::to_owned);
     }
 
     /// The line with which the gate connects to a broker in this client's name: with its credentials and its wishes,
@@ -118,16 +143,17 @@ mod tests {
     #[test]
     fn a_server_alone_is_fit_and_others_say_why_not() {
         let info = Info::read(ALONE.as_bytes()).expect("an object");
-        assert_eq!((info.max_payload, info.headers, info.unfit()), (1 << 20, true, None));
+        assert_eq!((info.max_payload, info.headers, info.unfit(false)), (1 << 20, true, None));
         for (change, why) in [
             (r#""proto":2"#, "knows only protocol 1"),
             (r#""proto":1,"cluster":"east""#, "belongs to the cluster `east`"),
-            (r#""proto":1,"tls_required":true"#, "asks for TLS"),
+            (r#""proto":1,"tls_required":true"#, "asks for TLS: give it as tls://"),
         ] {
             let text = ALONE.replace(r#""proto":1"#, change);
-            let told = Info::read(text.as_bytes()).expect("an object").unfit();
+            let told = Info::read(text.as_bytes()).expect("an object").unfit(false);
             assert!(told.as_ref().is_some_and(|told| told.contains(why)), "{told:?}");
         }
+        assert!(info.unfit(true).is_some_and(|why| why.contains("does not speak TLS")));
         assert!(Info::read(b"{").is_err());
     }
 

@@ -11,6 +11,7 @@
 
 pub mod client;
 pub mod hello;
+pub mod nkey;
 pub mod server;
 pub mod subject;
 pub mod write;

@@ -27,6 +27,12 @@ pub fn matches(pattern: &[u8], subject: &[u8]) -> bool {
     }
 }
 
+/// Whether every subject of the pattern `inner` is one of `outer`.
+pub fn covers(outer: &[u8], inner: &[u8]) -> bool {
+    // A wildcard is a token that no other wildcard but a wider one stands for.
+    matches(outer, inner) && (!inner.ends_with(b">") || outer.ends_with(b">"))
+}
+
 /// Whether some subject is one of both patterns.
 pub fn overlap(one: &[u8], other: &[u8]) -> bool {
     let mut ones = one.split(|byte| *byte == b'.');
@@ -79,6 +85,22 @@ mod tests {
     fn pattern() -> impl Strategy<Value = String> {
         (tokens("[ab*]"), any::<bool>())
             .prop_map(|(text, open)| if open { text + ".>" } else { text })
+    }
+
+    #[test]
+    fn a_pattern_covers_what_it_stands_for_whole() {
+        for (outer, inner, expected) in [
+            ("a.>", "a.b", true),
+            ("a.>", "a.>", true),
+            ("a.>", "a.*.c", true),
+            ("a.*", "a.*", true),
+            ("a.*", "a.>", false),
+            ("a.b", "a.*", false),
+            ("a.b", "a.b", true),
+            (">", "a.>", true),
+        ] {
+            assert_eq!(covers(outer.as_bytes(), inner.as_bytes()), expected, "{outer} {inner}");
+        }
     }
 
     proptest! {

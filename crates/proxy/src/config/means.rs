@@ -1,9 +1,11 @@
 //! What a file asks for that this sidecar has no means to do: told before it starts, not found out under load.
 
+use std::net::IpAddr;
+
 use tidegate_core::config::Problems;
 use tidegate_core::limit::{Each, LimitConfig, Unit};
 
-use super::File;
+use super::{File, ProxyConfig, Trust};
 
 /// Notes what would be accepted and do nothing, or something else than it says.
 pub(super) fn check(file: &File, problems: &mut Problems) {
@@ -20,12 +22,38 @@ pub(super) fn check(file: &File, problems: &mut Problems) {
         problems.check("ejection", "set", !ejection, allowed);
     });
     problems.within("proxy", |problems| {
+        check_reach(&file.proxy, problems);
         problems.within("traces", |problems| {
             let fine = cfg!(feature = "otel") || file.proxy.traces.collector.is_none();
             let allowed = "left out: this build makes no traces, build with --features otel";
             problems.check("collector", "set", fine, allowed);
         });
     });
+}
+
+/// Who can reach what: what changes this process, or believes what it is told, is not for everybody.
+fn check_reach(proxy: &ProxyConfig, problems: &mut Problems) {
+    let admin = proxy.admin.ip();
+    let fine = admin.is_loopback() || proxy.admin_token_file.is_some();
+    let allowed = "an address of loopback, or with proxy.admin_token_file: beyond loopback others can ask, and one of them may come to change something";
+    problems.check("admin", proxy.admin, fine, allowed);
+    let fine = proxy.trust != Trust::Inside || !is_global(proxy.listen.ip());
+    let allowed = "edge on an address that the whole world reaches: with inside, every client says itself how important it is";
+    problems.check("trust", proxy.trust, fine, allowed);
+}
+
+/// Whether the address is routed everywhere. One that is not told, as a pod's sidecar has it, may be.
+pub(super) fn is_global(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(it) => {
+            let shared = it.octets()[0] == 100 && it.octets()[1] & 0xc0 == 64;
+            let local = it.is_loopback() || it.is_private() || it.is_link_local() || shared;
+            !(local || it.is_unspecified() || it.is_documentation() || it.is_multicast())
+        }
+        IpAddr::V6(it) => {
+            it.segments()[0] & 0xe000 == 0x2000 && it.segments()[..2] != [0x2001, 0xdb8]
+        }
+    }
 }
 
 fn check_limit(file: &File, limit: &LimitConfig, problems: &mut Problems) {
@@ -93,6 +121,29 @@ mod tests {
             format!("[proxy]\ncost_metric = 'cpu'\n{rate}unit = 'cpu-seconds'\n"),
         ] {
             assert_eq!(problem(&text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_everybody_could_reach_is_refused_with_the_reason() {
+        for (text, told) in [
+            ("admin = '0.0.0.0:9901'", "proxy.admin = 0.0.0.0:9901"),
+            ("admin = '10.0.0.7:9901'", "proxy.admin_token_file"),
+            ("trust = 'inside'\nlisten = '8.8.8.8:80'", "proxy.trust = inside"),
+            ("trust = 'inside'\nlisten = '[2606:4700::1]:80'", "proxy.trust = inside"),
+        ] {
+            let problem = problem(&format!("[proxy]\n{text}\n")).expect(text);
+            assert!(problem.contains(told), "{problem}");
+        }
+        for text in [
+            "admin = '[::1]:9901'",
+            "admin = '0.0.0.0:9901'\nadmin_token_file = 'token'",
+            "trust = 'inside'",
+            "trust = 'inside'\nlisten = '10.1.2.3:80'",
+            "trust = 'inside'\nlisten = '[fd00::1]:80'",
+            "trust = 'edge'\nlisten = '8.8.8.8:80'",
+        ] {
+            assert_eq!(problem(&format!("[proxy]\n{text}\n")), None, "{text}");
         }
     }
 

@@ -1,9 +1,11 @@
 //! The configuration file: `[proxy]` is the sidecar's own, `[gate]` and `[caller]` are the core's.
 
+mod access_log;
 mod address;
 mod connections;
 mod edge;
 mod egress;
+mod jwt;
 mod long;
 mod means;
 mod percent;
@@ -25,10 +27,12 @@ use tidegate_core::signal::SignalsConfig;
 use tidegate_core::slots::{AdaptiveConfig, SlotsConfig};
 use tidegate_core::workflow::WorkflowConfig;
 
+pub use access_log::AccessLogConfig;
 pub use address::{Address, Scheme, Version};
 pub use connections::{ClientCertificates, ConnectionsConfig, TlsConfig};
 pub use edge::{AddressField, AmbiguousPaths, EdgeConfig, Underscores};
 pub use egress::Egress;
+pub use jwt::JwtConfig;
 pub use long::LongConfig;
 pub use percent::Percent;
 pub use proxy::{ProxyConfig, Trust, WhenLeft};

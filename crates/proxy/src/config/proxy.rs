@@ -10,8 +10,8 @@ use tidegate_core::config::Problems;
 use tidegate_http::identity::EXEMPT;
 
 use super::{
-    Address, ConnectionsConfig, EdgeConfig, Egress, HealthConfig, LongConfig, Network, Percent,
-    Rule, Spill, TlsConfig, TracesConfig,
+    AccessLogConfig, Address, ConnectionsConfig, EdgeConfig, Egress, HealthConfig, JwtConfig,
+    LongConfig, Network, Percent, Rule, Spill, TlsConfig, TracesConfig,
 };
 use crate::log::Log;
 
@@ -120,12 +120,21 @@ pub struct ProxyConfig {
     pub drain_timeout: Span,
     /// What is taken of strangers.
     pub edge: EdgeConfig,
+    /// Whose tokens tell users apart. Default: nobody's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jwt: Option<JwtConfig>,
     /// When an upstream counts as well.
     pub health: HealthConfig,
     /// What client connections may take.
     pub connections: ConnectionsConfig,
     /// Requests that last long, and hold no slot.
     pub long: LongConfig,
+    /// A line per request. Default: none.
+    pub access_log: AccessLogConfig,
+    /// File that all requests are written to, appended, as `tidegate sim replay` and `tidegate limit size` read them: time, workflow, rank and
+    /// time of service, up to a gigabyte. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub record_file: Option<String>,
     /// Spans for a collector of OpenTelemetry. Default: none.
     pub traces: TracesConfig,
     /// TLS on either side. Default: none.
@@ -178,8 +187,11 @@ impl Default for ProxyConfig {
             drain_timeout: Span::from_secs(25),
             health: HealthConfig::default(),
             edge: EdgeConfig::default(),
+            jwt: None,
             connections: ConnectionsConfig::default(),
             long: LongConfig::default(),
+            access_log: AccessLogConfig::default(),
+            record_file: None,
             traces: TracesConfig::default(),
             tls: TlsConfig::default(),
             rules: Vec::new(),
@@ -215,8 +227,12 @@ impl ProxyConfig {
             "one of http, https, h2c, h2 for all, as replicas are alike",
         );
         problems.within("edge", |problems| self.edge.validate(problems));
+        if let Some(jwt) = &self.jwt {
+            problems.within("jwt", |problems| jwt.validate(problems));
+        }
         problems.within("connections", |problems| self.connections.validate(problems));
         problems.within("long", |problems| self.long.validate(problems));
+        problems.within("access_log", |problems| self.access_log.validate(problems));
         problems.within("traces", |problems| self.traces.validate(problems));
         problems.within("tls", |problems| self.tls.validate(problems));
         problems.within("health", |problems| self.health.validate(problems));

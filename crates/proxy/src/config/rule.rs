@@ -54,13 +54,8 @@ impl Rule {
     /// Longest name, in characters.
     const LONGEST_NAME: usize = 64;
 
-    pub(crate) fn fits(
-        &self,
-        method: &Method,
-        path: &str,
-        headers: &HeaderMap,
-        peer: IpAddr,
-    ) -> bool {
+    /// Whether a request is one of those it is about.
+    pub fn fits(&self, method: &Method, path: &str, headers: &HeaderMap, peer: IpAddr) -> bool {
         let below = |above: &String| {
             let rest = path.strip_prefix(above.trim_end_matches('/'));
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

@@ -8,7 +8,7 @@ use tidegate_proxy::{File, Handle, Server, StartError};
 use tokio::sync::oneshot;
 
 use super::load::Lane;
-use super::service::Service;
+use super::service::{Service, WORKERS};
 
 /// The policies that are compared, from none to ours.
 pub(crate) const POLICIES: [&str; 5] = ["open", "codel", "dagor", "breakwater", "tide"];
@@ -16,7 +16,7 @@ pub(crate) const POLICIES: [&str; 5] = ["open", "codel", "dagor", "breakwater", 
 /// Those that tell callers what to send, and are at their best where these listen.
 pub(crate) const OBEYED: [&str; 3] = ["dagor", "breakwater", "tide"];
 
-/// The gate of a policy. Everything else is the sidecar's default; each has the parameters of its
+/// The gate of a policy. Everything else is the sidecar's default (but for [`known_workers`]); each has the parameters of its
 /// paper, those that are times scaled to an objective of 400 ms as tide scales its own.
 pub(crate) fn block(policy: &str) -> &'static str {
     match policy {
@@ -35,8 +35,16 @@ pub(crate) fn block(policy: &str) -> &'static str {
     }
 }
 
-fn file(policy: &str, upstream: SocketAddr) -> Result<File, String> {
-    let mut file = File::parse(block(policy)).map_err(|error| error.to_string())?;
+/// Slots for a gate whose callers obey, as if it knew the service: with both it has all that its paper
+/// assumes. One for each worker, and two that are on their way there or back.
+fn known_workers() -> String {
+    format!("[gate.slots]\nslots = 'fixed'\ncount = {}\n", WORKERS + 2)
+}
+
+fn file(policy: &str, obey: bool, upstream: SocketAddr) -> Result<File, String> {
+    let slots = if obey { known_workers() } else { String::new() };
+    let text = format!("{}{slots}", block(policy));
+    let mut file = File::parse(&text).map_err(|error| error.to_string())?;
     let local = SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, 0));
     let proxy = &mut file.proxy;
     (proxy.listen, proxy.admin) = (local, local);
@@ -51,6 +59,7 @@ fn file(policy: &str, upstream: SocketAddr) -> Result<File, String> {
 #[derive(Debug)]
 pub(crate) struct Stage {
     pub(crate) lane: Arc<Lane>,
+    obey: bool,
     seed: u64,
     running: Mutex<Running>,
 }
@@ -69,15 +78,15 @@ struct Running {
 impl Stage {
     /// Starts all of it, on threads of its own. Clients that `obey` hear what they are told.
     pub(crate) fn start(policy: &str, obey: bool, seed: u64) -> Result<Self, StartError> {
-        let running = Running::start(policy, seed)?;
+        let running = Running::start(policy, obey, seed)?;
         let lane = Arc::new(Lane::new(obey));
         lane.turn_to(running.sidecar.listen(), policy);
-        Ok(Self { lane, seed, running: Mutex::new(running) })
+        Ok(Self { lane, obey, seed, running: Mutex::new(running) })
     }
 
     /// Another policy, from now on, before an empty service: what the last one has left behind is not its fault.
     pub(crate) fn choose(&self, policy: &str) -> Result<(), StartError> {
-        let next = Running::start(policy, self.seed)?;
+        let next = Running::start(policy, self.obey, self.seed)?;
         let last = {
             let mut running = self.lock();
             next.service.slow(running.service.slowness());
@@ -107,12 +116,12 @@ impl Stage {
 }
 
 impl Running {
-    fn start(policy: &str, seed: u64) -> Result<Self, StartError> {
+    fn start(policy: &str, obey: bool, seed: u64) -> Result<Self, StartError> {
         let cannot = |error| StartError::Io("cannot start the service".to_owned(), error);
         let (over, ends) = oneshot::channel();
         let service = Arc::new(Service::new(seed));
         let upstream = Arc::clone(&service).start(ends).map_err(cannot)?;
-        let file = file(policy, upstream).map_err(StartError::Config)?;
+        let file = file(policy, obey, upstream).map_err(StartError::Config)?;
         let server = Server::bind(file, None, seed)?;
         let sidecar = server.handle();
         let ended = thread::Builder::new().name(policy.to_owned()).spawn(move || server.run());
@@ -152,7 +161,8 @@ mod tests {
     #[test]
     fn every_policy_has_a_valid_block_of_its_name() {
         for policy in POLICIES {
-            let file = File::parse(block(policy)).unwrap_or_else(|error| panic!("{error}"));
+            let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
+            let file = file(policy, true, nowhere).unwrap_or_else(|error| panic!("{error}"));
             assert!(file.to_toml().contains(&format!("policy = \"{policy}\"")), "{policy}");
         }
     }

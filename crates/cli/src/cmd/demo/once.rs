@@ -165,7 +165,8 @@ fn table(scores: &[Score]) -> String {
     text += "\n";
     text += &rule("");
     POLICIES.iter().for_each(|policy| text += &row(scores, (policy, false)));
-    text += &rule(" with callers that obey what they are told ");
+    text +=
+        &rule(&format!(" with callers that obey, and gates that know of the {WORKERS} workers "));
     OBEYED.iter().for_each(|policy| text += &row(scores, (policy, true)));
     text + "\ngood/s: answered in time.  p99: of what was not refused.  \
            top ¼: answered in time, of the most important quarter\n\

@@ -217,6 +217,11 @@ impl Leased {
         self.parts.values().any(|part| part.is_overdue(now))
     }
 
+    /// The part of what has no key, for whoever makes wait instead of refusing.
+    pub fn unkeyed(&mut self, now: Instant) -> &mut Holder {
+        &mut self.place(now, LeaseKey::NONE).holder
+    }
+
     /// What the granter has to complain about.
     pub fn complaint(&self) -> Option<Complaint> {
         self.complaint

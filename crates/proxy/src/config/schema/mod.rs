@@ -25,15 +25,22 @@ cost_header = "x-cpu-seconds"
 cost_metric = "cpu"
 secret_file = "secret"
 admin_token_file = "token"
+record_file = "requests.csv"
 [proxy.health]
 path = "/healthz"
 [proxy.traces]
 collector = "http://127.0.0.1:4318"
+[proxy.access_log]
+file = "access.log"
 [proxy.tls]
 cert_file = "cert.pem"
 key_file = "key.pem"
 client_ca_file = "clients.pem"
 upstream_ca_file = "ca.pem"
+[proxy.jwt]
+jwks_file = "jwks.json"
+issuer = "https://login"
+audience = ["shop"]
 [[proxy.rules]]
 name = "checkout"
 method = "POST"
