@@ -28,7 +28,7 @@ use crate::context::{Context, Workflow};
 use crate::meter::Cost;
 use crate::rng::mix;
 use crate::share::wire::Answer;
-use crate::share::{HolderId, Load, OnLoss, Report, Rules, Share};
+use crate::share::{Holder, HolderId, Load, OnLoss, Report, Rules, Share};
 use crate::time::{Instant, Span};
 use crate::verdict::Rejection;
 
@@ -218,8 +218,12 @@ impl Leased {
     }
 
     /// The part of what has no key, for whoever makes wait instead of refusing.
+    ///
+    /// # Panics
+    ///
+    /// If it is about places: whoever waits for tokens does not configure these.
     pub fn unkeyed(&mut self, now: Instant) -> &mut Holder {
-        &mut self.place(now, LeaseKey::NONE).holder
+        self.part(now, LeaseKey::NONE).holder().expect("it is about tokens")
     }
 
     /// What the granter has to complain about.

@@ -58,6 +58,14 @@ impl Part {
         Self { number, asked: since, what }
     }
 
+    /// Its tokens, where it is about these.
+    pub(super) fn holder(&mut self) -> Option<&mut Holder> {
+        match &mut self.what {
+            What::Tokens(holder, _) => Some(holder),
+            What::Places(_) => None,
+        }
+    }
+
     pub(super) fn set_id(&mut self, id: HolderId) {
         match &mut self.what {
             What::Tokens(holder, _) => holder.set_id(id),
