@@ -9,8 +9,9 @@ mod fleet;
 
 use std::fs;
 use std::process::Command;
+use std::sync::atomic::Ordering;
 
-use fleet::{Client, Daemon, Fleet, Lost, Networks, Sidecar, TOKEN, wait};
+use fleet::{Client, Daemon, Fleet, HELD, Lost, MOST_HELD, Networks, Sidecar, TOKEN, wait};
 use serde_json::json;
 
 /// Requests between two looks at how things are.
@@ -239,6 +240,41 @@ fn every_tenant_has_its_own_over_all_sidecars() {
     });
     assert_eq!(clients[0].send("GET", "/", "x-tenant: silver\r\n", ""), 200);
     assert!(fleet.sidecars[0].state()["leases"][1]["over_admission_bound"].is_null(), "unbounded");
+}
+
+/// Ten places over two sidecars: at no moment does the service have more, whichever of all processes is killed; what
+/// a process holds is aborted when its lease is over.
+#[test]
+fn places_are_never_more_than_there_are() {
+    let folder = Fleet::folder("places");
+    let agreement = "[[agreements]]\nname = 'jobs'\nplaces = 10\nnodes = 2\nterm = '2s'\n";
+    let limit = format!(
+        "[[gate.limits]]\nlimit = 'leased'\nagreement = 'jobs'\nplaces = true\n\
+         control = 'http://{{control}}'\ntoken_file = '{}'\n",
+        folder.join("node.token").display()
+    );
+    let mut fleet = Fleet::start_with("places", 2, agreement, &limit);
+    let held = || HELD.load(Ordering::SeqCst);
+    let leases = |sidecar: &Sidecar| sidecar.state()["leases"][1].clone();
+    fleet.sidecars[0].hold(15);
+    wait("one has all places", || held() == 10);
+    let told = leases(&fleet.sidecars[0]);
+    assert!(told["held"] == 10.0 && told["share_rate"] == 0.0, "{told}");
+    fleet.sidecars[1].hold(15);
+    wait("the other is refused", || fleet.sidecars[1].refused() > 20);
+    assert_eq!(leases(&fleet.sidecars[1])["held"], 0.0);
+    // Killed: its places are the other's when they are free for sure.
+    drop(fleet.sidecars.remove(0));
+    wait("the other has all places", || held() == 10);
+    let other = &fleet.sidecars[0];
+    assert_eq!(leases(other)["held"], 10.0);
+    // Without the daemon they are its own to the end of the lease.
+    fleet.daemon.kill();
+    wait("what it held was aborted", || held() == 0 && leases(other)["held"] == 0.0);
+    fleet.daemon = Daemon::start(&fleet.config);
+    wait("it has them again", || held() == 10);
+    let most = MOST_HELD.load(Ordering::SeqCst);
+    assert!(most <= 10, "{most} at once");
 }
 
 /// Who has no token, or speaks another language, gets nothing; the daemon goes on.

@@ -190,6 +190,7 @@ fn tell(shared: &Shared, state: &State, only: Option<&str>) -> Value {
             "unit": agreement.unit,
             "rate": agreement.rate,
             "burst": agreement.burst,
+            "places": agreement.places,
             "enforce": agreement.enforce,
             "percent": agreement.percent,
             "nodes": agreement.nodes,
@@ -215,6 +216,7 @@ fn tell_key(status: &KeyStatus, tokens: f64) -> Value {
             "holder": format!("{:016x}", id.0),
             "leased": tell_share(*leased, tokens),
             "asked_rate": load.rate.as_f64() / tokens,
+            "asked_places": load.backlog,
         })
     });
     json!({
@@ -259,11 +261,19 @@ fn metrics(shared: &Shared, state: &State) -> String {
         page.head(name, "gauge", help);
         all.iter().for_each(|sums| page.line(&sums.agreement.name, of(sums)));
     };
-    each("tidegate_agreement_rate", "Agreed per second, of each key.", &|sums| sums.agreement.rate);
-    each("tidegate_agreement_burst", "Agreed at once, of each key.", &|sums| sums.agreement.burst);
+    let rate = |sums: &Sums<'_>| if sums.of_places { 0.0 } else { sums.agreement.rate };
+    each("tidegate_agreement_rate", "Agreed per second, of each key.", &rate);
+    let help = "Agreed at once, or in flight, of each key.";
+    each("tidegate_agreement_burst", help, &|sums| {
+        sums.agreement.places.map_or(sums.agreement.burst, |places| places as f64)
+    });
     each("tidegate_agreement_keys", "Keys in use.", &|sums| sums.keys);
-    each("tidegate_agreement_leased", "Leased per second, all keys.", &|sums| sums.leased);
-    each("tidegate_agreement_asked", "Asked for per second, all keys.", &|sums| sums.asked);
+    each("tidegate_agreement_leased", "Leased per second, or places, all keys.", &|sums| {
+        sums.leased
+    });
+    each("tidegate_agreement_asked", "Asked for per second, or at once, all keys.", &|sums| {
+        sums.asked
+    });
     each("tidegate_agreement_holders", "Processes with a lease, all keys.", &|sums| sums.holders);
     let help = "Most that may pass above the agreement, per second, of each key; +Inf is no bound.";
     each("tidegate_over_admission_bound", help, &|sums| sums.over);
@@ -273,6 +283,7 @@ fn metrics(shared: &Shared, state: &State) -> String {
 /// An agreement's keys together.
 struct Sums<'a> {
     agreement: &'a Agreement,
+    of_places: bool,
     keys: f64,
     leased: f64,
     asked: f64,
@@ -290,11 +301,16 @@ impl<'a> Sums<'a> {
             let agreed = agreement.whole("").rate.as_f64();
             (bound.most(Span::from_secs(1)) - bound.whole.burst as f64 - agreed) / tokens
         });
+        let of_places = agreement.places.is_some();
+        let pick = |rate: f64, places: u64| if of_places { places as f64 } else { rate / tokens };
+        let leased = holders().map(|at| pick(at.leased.rate.as_f64(), at.leased.burst));
+        let asked = holders().map(|at| pick(at.load.rate.as_f64(), at.load.backlog));
         Self {
             agreement,
+            of_places,
             keys: keys.len() as f64,
-            leased: holders().map(|at| at.leased.rate.as_f64()).sum::<f64>() / tokens,
-            asked: holders().map(|at| at.load.rate.as_f64()).sum::<f64>() / tokens,
+            leased: leased.sum(),
+            asked: asked.sum(),
             holders: holders().count() as f64,
             over,
         }

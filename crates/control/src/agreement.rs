@@ -199,6 +199,15 @@ pub struct Agreement {
     pub rate: f64,
     /// Most tokens saved up, over all nodes. At least one for each node. Default 33.
     pub burst: f64,
+    /// Instead of a rate and a burst: most requests in flight over all nodes, places they hold. Default none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub places: Option<u64>,
+    /// How many of these each node may hold without asking, and without the daemon. What is set aside so is nobody
+    /// else's. Default 0.
+    pub safe_places: u64,
+    /// How long the place of a request is kept that was aborted because its node's lease was over. More
+    /// gives work that was abandoned longer to end. Default 1 s; nodes need a tenth of a second to abort.
+    pub allowance: Span,
     /// Keys that have another rate and burst.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub named: Vec<Named>,
@@ -246,9 +255,14 @@ pub struct Named {
     /// The workflow, the user, or what the header says.
     pub key: String,
     /// Tokens per second.
+    #[serde(default)]
     pub rate: f64,
     /// Most tokens saved up.
+    #[serde(default)]
     pub burst: f64,
+    /// Instead of these, requests in flight.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub places: Option<u64>,
 }
 
 impl Default for Agreement {
@@ -260,6 +274,9 @@ impl Default for Agreement {
             unit: Unit::Requests,
             rate: 100.0,
             burst: 33.0,
+            places: None,
+            safe_places: 0,
+            allowance: Span::from_secs(1),
             named: Vec::new(),
             enforce: Enforce::Always,
             percent: 100,
@@ -282,6 +299,10 @@ impl Agreement {
     /// The whole of what `key` has.
     pub fn whole(&self, key: &str) -> Share {
         let named = self.named.iter().find(|named| named.key == key);
+        if let Some(places) = self.places {
+            let own = named.and_then(|named| named.places);
+            return Share::new(Rate::ZERO, own.unwrap_or(places));
+        }
         let (rate, burst) =
             named.map_or((self.rate, self.burst), |named| (named.rate, named.burst));
         self.share(rate, burst)
@@ -289,8 +310,17 @@ impl Agreement {
 
     /// The terms of its leases.
     pub fn terms(&self) -> LeaseConfig {
-        let Self { nodes, safe, term, period, drift, on_loss, .. } = *self;
-        LeaseConfig { nodes, safe, term, period, drift, on_loss }
+        let Self { nodes, term, period, drift, on_loss, .. } = *self;
+        let places = self.places.map(|_| self.allowance);
+        let safe = match self.places {
+            None => self.safe,
+            // So many each, however that is rounded.
+            Some(places) => {
+                let all = self.safe_places.saturating_mul(u64::from(nodes));
+                if all == 0 { 0.0 } else { (all as f64 + 0.5) / places.max(1) as f64 }
+            }
+        };
+        LeaseConfig { nodes, safe, term, period, drift, on_loss, places }
     }
 
     /// How it is applied to requests.
@@ -333,7 +363,10 @@ impl Agreement {
             });
         }
         self.terms().validate(problems);
-        self.validate_share(self.rate, self.burst, problems);
+        match self.places {
+            Some(places) => self.validate_places(places, problems),
+            None => self.validate_share(self.rate, self.burst, problems),
+        }
         let count = self.named.len();
         problems.check("named", count, count <= MOST_NAMED, "at most 1000 of them");
         let mut keys = BTreeSet::new();
@@ -344,10 +377,32 @@ impl Agreement {
                 let allowed =
                     "1 to 128 bytes, no other's, in an agreement for each workflow, user or value";
                 problems.check("key", &named.key, first, allowed);
-                self.validate_share(named.rate, named.burst, problems);
+                match (self.places, named.places) {
+                    (None, None) => self.validate_share(named.rate, named.burst, problems),
+                    (Some(_), Some(places)) => self.validate_places(places, problems),
+                    (_, places) => {
+                        let allowed = "given where the agreement has places, and only there";
+                        problems.check("places", places.unwrap_or(0), false, allowed);
+                    }
+                }
             });
         }
         problems.check("keys", self.keys, (1..=100_000).contains(&self.keys), "1 to 100000");
+    }
+
+    fn validate_places(&self, places: u64, problems: &mut Problems) {
+        let allowed = "1 to 1000000000";
+        problems.check("places", places, (1..=1_000_000_000).contains(&places), allowed);
+        let aside = self.safe_places.saturating_mul(u64::from(self.nodes));
+        let allowed = format!("at most {places} for all {} nodes together", self.nodes);
+        problems.check("safe_places", self.safe_places, aside <= places, &allowed);
+        let unit = format!("{:?}", self.unit).to_lowercase();
+        let fine = self.unit == Unit::Requests;
+        problems.check("unit", unit, fine, "requests, where it is about places");
+        let least = Span::from_millis(100);
+        problems.check("allowance", self.allowance, self.allowance >= least, "at least 100ms");
+        let fine = self.caps().iter().all(|(_, cap)| cap.is_none());
+        problems.check("sheddable", "set", fine, "no criticality's limit where it is about places");
     }
 
     fn validate_share(&self, rate: f64, burst: f64, problems: &mut Problems) {
@@ -366,7 +421,7 @@ mod tests {
 
     #[test]
     fn the_defaults_read_back() {
-        let named = Named { key: "gold".to_owned(), rate: 5.0, burst: 20.0 };
+        let named = Named { key: "gold".to_owned(), rate: 5.0, burst: 20.0, places: None };
         let agreement = Agreement {
             name: "api".to_owned(),
             each: Each::Workflow,

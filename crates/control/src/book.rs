@@ -327,7 +327,10 @@ impl Entry {
         legacy: &[Legacy],
     ) -> Result<Granter, SplitError> {
         let (whole, terms) = (self.agreement.whole(key), self.agreement.terms());
-        let adaptor = AdaptorConfig::default();
+        let adaptor = match terms.places {
+            Some(_) => AdaptorConfig::of_places(),
+            None => AdaptorConfig::default(),
+        };
         let mut granter = match self.past_leases {
             Past::None => Granter::new(whole, terms, adaptor)?,
             Past::Lost(begun) => Granter::after_loss(begun, whole, terms, adaptor)?,

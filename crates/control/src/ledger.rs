@@ -156,7 +156,8 @@ impl Ledger {
                 continue;
             }
             let new = agreements.iter().find(|new| new.name == old.name);
-            if new.is_some_and(|new| (new.each, new.unit) != (old.each, old.unit)) {
+            let counts = |of: &Agreement| (of.each, of.unit, of.places.is_some());
+            if new.is_some_and(|new| counts(new) != counts(old)) {
                 return Err(format!(
                     "agreement {} cannot count something else, or for others, while nodes use it: \
                      give the new one another name",
@@ -215,8 +216,17 @@ impl Ledger {
 fn differences(before: &[Agreement], after: &[Agreement]) -> Vec<String> {
     let find = |list: &[Agreement], name: &str| list.iter().find(|at| at.name == name).cloned();
     let made = after.iter().filter_map(|new| match find(before, &new.name) {
-        None => Some(format!("{}: new, {}/s, burst {}", new.name, new.rate, new.burst)),
+        None => match new.places {
+            Some(places) => Some(format!("{}: new, {places} in flight", new.name)),
+            None => Some(format!("{}: new, {}/s, burst {}", new.name, new.rate, new.burst)),
+        },
         Some(old) if old == *new => None,
+        Some(old) if old.places != new.places => Some(format!(
+            "{}: {} in flight instead of {}",
+            new.name,
+            new.places.unwrap_or_default(),
+            old.places.unwrap_or_default()
+        )),
         Some(old) if (old.rate, old.burst) != (new.rate, new.burst) => Some(format!(
             "{}: {}/s, burst {} instead of {}/s, burst {}",
             new.name, new.rate, new.burst, old.rate, old.burst

@@ -23,6 +23,7 @@ pub mod agreement;
 pub mod book;
 pub mod daemon;
 pub mod ledger;
+mod library;
 pub mod link;
 mod page;
 

@@ -43,6 +43,9 @@ pub const LONGEST_WAIT: Duration = Duration::from_secs(5);
 pub trait Holders: Send + Sync + 'static {
     /// Shows each of them, with the present moment.
     fn each(&self, look: &mut dyn FnMut(&mut Leased, Instant));
+    /// Requests hold places that are no longer this process's: those that are
+    /// [overdue](tidegate_core::Gate::is_overdue) have to be aborted. Only for limits that are about places.
+    fn overdue(&self) {}
     /// The key that stands for a workflow; empty for none.
     fn name(&self, workflow: Workflow) -> String;
 }
@@ -127,6 +130,18 @@ impl Link {
                     tokio::time::sleep(wait(failures, rng.unit())).await;
                     failures = failures.saturating_add(1);
                 }
+            }
+        }
+    }
+
+    /// Has requests aborted whose leases are over, for ever: whether or not the daemon answers.
+    pub async fn watch(self) {
+        loop {
+            tokio::time::sleep(TICK).await;
+            let mut is_any = false;
+            self.holders.each(&mut |leased, now| is_any |= leased.is_overdue(now));
+            if is_any {
+                self.holders.overdue();
             }
         }
     }

@@ -33,8 +33,16 @@ const MOST_FAULTS: u32 = 2;
 
 fn config() -> LeaseConfig {
     let term = Span::from_nanos(4 * TICK.as_nanos());
-    let on_loss = OnLoss::Safe;
-    LeaseConfig { nodes: NODES as u32, safe: 0.2, term, period: TICK, drift: DRIFT, on_loss }
+    let (on_loss, places) = (OnLoss::Safe, None);
+    LeaseConfig {
+        nodes: NODES as u32,
+        safe: 0.2,
+        term,
+        period: TICK,
+        drift: DRIFT,
+        on_loss,
+        places,
+    }
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -58,6 +58,7 @@ impl Lease {
         Some(match self.lock().complaint()? {
             Complaint::Unknown => "the daemon knows no such agreement",
             Complaint::Full => "the agreement has as many keys as it may",
+            Complaint::Other => "the agreement is about requests in flight",
         })
     }
 }

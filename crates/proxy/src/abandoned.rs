@@ -78,7 +78,9 @@ pub(crate) fn leave(
     let (settings, now) = (worker.settings(), worker.gate.now());
     let (whole, stops) = (call.is_whole(), settings.when_left == WhenLeft::Stops);
     // Without a slot it waits for one, or is none of the gate's.
-    let over = !whole || !entry.has_slot();
+    // Or what it holds is no longer ours, and nothing may go on.
+    let overdue = worker.counters.leashes.is_overdue(&worker.gate, entry.request());
+    let over = !whole || !entry.has_slot() || overdue;
     if over {
         call.give_up();
     }

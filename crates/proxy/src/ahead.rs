@@ -21,6 +21,7 @@ use tokio::time::timeout;
 
 use crate::abandoned;
 use crate::body::Held;
+use crate::leash;
 use crate::upstream::Source;
 
 /// Most bytes that are kept of one answer.
@@ -211,6 +212,9 @@ async fn read(ahead: Arc<Ahead>, mut source: Source, mut held: Held) {
         let piece = poll_fn(|cx| {
             if ahead.poll_over(cx).is_ready() {
                 return Poll::Ready(None);
+            }
+            if held.poll_over(cx).is_ready() {
+                return Poll::Ready(Some(Some(Err(leash::cut()))));
             }
             source.poll_frame(Some(&mut held.call), cx).map(Some)
         });

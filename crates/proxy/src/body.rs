@@ -18,6 +18,7 @@ use crate::ahead::Ahead;
 use crate::exempt;
 use crate::headers;
 use crate::inflight::Listed;
+use crate::leash::{self, Leash};
 use crate::places::Place;
 use crate::reentry::{Holding, Reserved};
 use crate::sideline::Probe;
@@ -100,7 +101,10 @@ impl Body for ProxyBody {
         let this = self.get_mut();
         let frame = match this {
             Self::Answer { source, held: Some(held) } => {
-                let mut frame = source.poll_frame(Some(&mut held.call), cx);
+                let mut frame = match held.poll_over(cx) {
+                    Poll::Ready(()) => Poll::Ready(Some(Err(leash::cut()))),
+                    Poll::Pending => source.poll_frame(Some(&mut held.call), cx),
+                };
                 if let Poll::Ready(Some(Ok(piece))) = &mut frame {
                     held.hear(piece);
                 }
@@ -164,6 +168,8 @@ impl Drop for ProxyBody {
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) worker: Arc<Worker>,
+    /// Where it holds a place of a fleet's.
+    pub(crate) leash: Option<Leash>,
     pub(crate) entry: Entry,
     pub(crate) call: Call,
     /// When the head of the answer came.
@@ -185,9 +191,17 @@ impl Held {
         self.call.answered(now, self.head, self.verdict.refused);
     }
 
-    /// The upstream broke off within the body.
+    /// Ready when it is to be aborted.
+    pub(crate) fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(leash) = &mut self.leash else { return Poll::Pending };
+        leash.poll_over(&self.worker.counters.leashes, cx)
+    }
+
+    /// The upstream broke off within the body, or was cut off.
     pub(crate) fn broken(self) {
-        self.entry.finish(self.worker.gate.now(), Outcome::Fail);
+        let is_cut = self.leash.as_ref().is_some_and(Leash::is_over);
+        let outcome = if is_cut { Outcome::Cancel } else { Outcome::Fail };
+        self.entry.finish(self.worker.gate.now(), outcome);
         // The call is dropped, and with it the connection.
     }
 

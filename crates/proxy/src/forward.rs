@@ -356,8 +356,17 @@ pub(crate) async fn forward(
     let limit = left.map(Duration::from);
     let head = request.method() == Method::HEAD;
     let upstreams = &settings.upstreams;
+    let leash = worker.counters.leashes.of(&worker.gate, entry.request());
     let sent_to = upstreams.send(worker, request, limit, None, context.progress, &mut entry);
-    match sent_to.await {
+    let leashes = &worker.counters.leashes;
+    // Rare, and not to be carried by every request.
+    let answered = match leash {
+        None => sent_to.await,
+        Some(mut leash) => {
+            Box::pin(leashes.hold(&mut leash, sent_to)).await.unwrap_or(Err(Failure::Overdue))
+        }
+    };
+    match answered {
         Ok((response, call)) => {
             sent.answered(&response);
             let status = response.status();
@@ -487,8 +496,10 @@ pub(crate) fn answer(
     if mentioned {
         headers::remove_reports(&mut parts.headers, worker.settings().trust);
     }
+    let leash = worker.counters.leashes.of(&worker.gate, entry.request());
     let held = Held {
         worker: Arc::clone(worker),
+        leash,
         entry,
         call,
         head: worker.gate.now(),
@@ -572,7 +583,7 @@ pub(crate) fn fail(worker: &Worker, failure: &Failure) -> Answer {
         Failure::Late => (StatusCode::GATEWAY_TIMEOUT, &worker.counters.late),
         Failure::Slow => (StatusCode::REQUEST_TIMEOUT, &worker.counters.slow_clients),
         Failure::Client(_) => (StatusCode::BAD_REQUEST, &worker.counters.broken_uploads),
-        Failure::Lack(..) | Failure::Refused(_) => {
+        Failure::Lack(..) | Failure::Refused(_) | Failure::Overdue => {
             (StatusCode::SERVICE_UNAVAILABLE, &worker.counters.too_many_waiting)
         }
     };

@@ -16,6 +16,7 @@ use tidegate_driver::{SharedGate, random_seed};
 use tidegate_http::wire::Names;
 
 use crate::config::Percent;
+use crate::metrics::Counters;
 use crate::sideline::Sideline;
 
 /// See the module.
@@ -24,6 +25,7 @@ pub(crate) struct Leases {
     pub(crate) gate: SharedGate,
     pub(crate) sideline: Arc<Sideline>,
     pub(crate) names: Names,
+    pub(crate) counters: Arc<Counters>,
 }
 
 impl Holders for Leases {
@@ -36,7 +38,14 @@ impl Holders for Leases {
         }
         let live = self.sideline.percent() == Percent::ALL;
         if live {
-            self.gate.input(|gate, now| gate.leased().for_each(|leased| look(leased, now)));
+            self.gate.input(|gate, now| {
+                gate.leased().for_each(|leased| {
+                    if leased.config().places {
+                        self.counters.leashes.needed();
+                    }
+                    look(leased, now);
+                });
+            });
         }
         let now = self.gate.now();
         self.sideline.leased(&mut |leased, stands_for_gate| {
@@ -48,6 +57,10 @@ impl Holders for Leases {
                 leased.stand_aside();
             }
         });
+    }
+
+    fn overdue(&self) {
+        self.counters.leashes.pull();
     }
 
     fn name(&self, workflow: Workflow) -> String {
@@ -62,6 +75,8 @@ pub(crate) struct Lease {
     keys: Vec<(String, Standing)>,
     /// Tokens in one of its unit.
     tokens: f64,
+    /// Whether it is about requests in flight.
+    places: bool,
     complaint: Option<Complaint>,
     /// Requests beyond it that passed, as it is not enforced for them.
     beyond: u64,
@@ -84,6 +99,7 @@ impl Lease {
                     agreement: leased.config().agreement.clone(),
                     keys: leased.standings(now).map(|(key, at)| (name(key), at)).collect(),
                     tokens: leased.config().unit.tokens(),
+                    places: leased.config().places,
                     complaint: leased.complaint(),
                     beyond: leased.beyond(),
                 }
@@ -98,6 +114,16 @@ impl Lease {
     /// Requests beyond it that passed, as it is not enforced for them.
     pub(crate) fn beyond(&self) -> f64 {
         self.beyond as f64
+    }
+
+    /// Requests in flight that it may have now, where it is about these.
+    pub(crate) fn places(&self) -> f64 {
+        if self.places { self.sum(|standing| standing.share.burst as f64) } else { 0.0 }
+    }
+
+    /// Those that it has.
+    pub(crate) fn held(&self) -> f64 {
+        self.sum(|standing| standing.held as f64)
     }
 
     /// What it may use now, per second.
@@ -141,6 +167,7 @@ impl Lease {
                 "share": share(at.share),
                 "safe": share(at.safe),
                 "tokens": at.tokens / self.tokens,
+                "held": at.held,
                 "asked_rate": at.load.rate.as_f64() / self.tokens,
                 "connected": at.connected,
                 "on_loss": at.on_loss,
@@ -150,6 +177,8 @@ impl Lease {
             "agreement": self.agreement,
             "connected": self.connected(),
             "share_rate": self.share(),
+            "places": self.places(),
+            "held": self.held(),
             "safe_rate": self.safe(),
             "asked_rate": self.asked(),
             "over_admission_bound": finite(self.over()),
@@ -157,6 +186,9 @@ impl Lease {
             "problem": self.complaint.map(|complaint| match complaint {
                 Complaint::Unknown => "the daemon knows no such agreement",
                 Complaint::Full => "the agreement has as many keys as it may",
+                Complaint::Other => {
+                    "the agreement is about requests in flight and this limit is not, or the other way round"
+                }
             }),
             "keys": keys.collect::<Vec<_>>(),
         })

@@ -49,6 +49,7 @@ mod inflight;
 mod journal;
 mod jwt;
 mod leases;
+mod leash;
 mod listen;
 mod log;
 mod machine;

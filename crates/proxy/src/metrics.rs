@@ -8,6 +8,7 @@ use tidegate_core::{Criticality, Outcome, Rank, Reason, Span};
 use tidegate_http::wire::Names;
 
 use crate::ahead::Readers;
+use crate::leash::Leashes;
 use crate::places::{Places, Turns};
 use crate::reentry::Reentry;
 
@@ -154,6 +155,8 @@ impl Histogram {
 /// threads.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
+    /// Requests that hold a place of a fleet's.
+    pub(crate) leashes: Leashes,
     /// Client connections accepted.
     pub(crate) accepted: Counter,
     /// Accepts that failed.

@@ -309,11 +309,17 @@ impl Snapshot<'_> {
         let help = "Most that may pass above the agreement, all processes together, per second; \
                     inf is no bound, or none that was heard.";
         each("tidegate_over_admission_bound", help, Lease::over);
+        let help = "Requests in flight that this process may have now, where it is about these.";
+        each("tidegate_lease_places", help, Lease::places);
+        each("tidegate_lease_held", "Those that it has.", Lease::held);
         let help = "Requests beyond it that passed, as it is not enforced for them.";
         page.head("tidegate_lease_beyond_total", "counter", help);
         for lease in &self.leases {
             page.line(&[("agreement", &lease.agreement)], lease.beyond());
         }
+        let help = "Requests aborted because the lease of their place was over.";
+        page.head("tidegate_lease_aborted_total", "counter", help);
+        page.line(&[], self.counters.leashes.aborted());
         page.head("tidegate_control_messages_total", "counter", "Messages to the daemon.");
         page.line(&[("outcome", "answered")], self.link.answered);
         page.line(&[("outcome", "failed")], self.link.failed);

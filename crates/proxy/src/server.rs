@@ -229,8 +229,12 @@ impl Server {
             let tools = Tools { seed: seeds.next_u64(), ..tools.clone() };
             Worker::new(tools, &file.proxy, &links)
         });
-        let leases =
-            Leases { gate: gate.clone(), sideline: Arc::clone(&sideline), names: names.clone() };
+        let leases = Leases {
+            gate: gate.clone(),
+            sideline: Arc::clone(&sideline),
+            names: names.clone(),
+            counters: Arc::clone(&counters),
+        };
         let shared = Shared {
             link: Link::new(Arc::new(leases), node_name(listen.port())),
             watch: Watch::new(gate.clone(), Arc::clone(&sideline)),
@@ -300,6 +304,7 @@ impl Server {
             tokio::spawn(machine::sample(Arc::clone(&shared)));
             tokio::spawn(watch_file(Arc::clone(&shared)));
             tokio::spawn(lease(Arc::clone(&shared)));
+            tokio::spawn(shared.link.clone().watch());
             if let Some(signals) = signals {
                 tokio::spawn(hear(Arc::clone(&shared), signals));
             }

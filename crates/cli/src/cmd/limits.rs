@@ -62,6 +62,9 @@ struct Set {
     /// Tokens at once.
     #[arg(long, requires = "agreement", allow_negative_numbers = true)]
     burst: Option<f64>,
+    /// Requests in flight, of an agreement about these.
+    #[arg(long, requires = "agreement", conflicts_with_all = ["rate", "burst"])]
+    places: Option<u64>,
     /// How many of a hundred users are held to it: 0 is a shadow, which counts and refuses nothing.
     #[arg(long, requires = "agreement")]
     percent: Option<u8>,
@@ -169,6 +172,9 @@ impl Set {
                 agreement[field] = json!(value);
             }
         }
+        if let Some(places) = self.places {
+            agreement["places"] = json!(places);
+        }
         if let Some(percent) = self.percent {
             agreement["percent"] = json!(percent);
         }
@@ -208,11 +214,13 @@ impl Explain {
         if let Format::Json = self.daemon.format {
             return print(format_args!("{agreement}\n"));
         }
+        let amount = match agreement["places"].as_u64() {
+            Some(places) => format!("{places} in flight"),
+            None => format!("{}/s, burst {}", agreement["rate"], agreement["burst"]),
+        };
         let mut text = format!(
-            "{}: {}/s, burst {}, over at most {} nodes; without word a node is {}\n",
+            "{}: {amount}, over at most {} nodes; without word a node is {}\n",
             word(&agreement["name"]),
-            agreement["rate"],
-            agreement["burst"],
             agreement["nodes"],
             word(&agreement["on_loss"]),
         );
@@ -246,7 +254,11 @@ fn explain_key(key: &Value) -> String {
         "" => "all together",
         name => name,
     };
+    let of_places = number(&key["whole"]["rate"]) == 0.0;
     let bound = match key["bounded"].as_bool() {
+        Some(true) if of_places => {
+            format!("at most {} are in flight at any moment", key["bound"]["burst"])
+        }
         Some(true) => format!(
             "in any time T at most {} + {:.3}/s × T pass",
             key["bound"]["burst"],
@@ -264,6 +276,15 @@ fn explain_key(key: &Value) -> String {
         );
     }
     for holder in list(&key["holders"]) {
+        if of_places {
+            text += &format!(
+                "  {:<24} leases {:>6} places; is asked for {:>6}\n",
+                word(&holder["node"]),
+                holder["leased"]["burst"],
+                holder["asked_places"],
+            );
+            continue;
+        }
         text += &format!(
             "  {:<24} leases {:>10.1}/s, burst {:>6}; is asked for {:>10.1}/s\n",
             word(&holder["node"]),

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -233,6 +234,21 @@ impl Sidecar {
         refused.as_object().expect("by band").values().map(sum).sum()
     }
 
+    /// Keeps asking for what is not answered, by so many connections, for as long as it runs.
+    pub(crate) fn hold(&self, connections: usize) {
+        for _ in 0..connections {
+            let listen = self.listen.clone();
+            thread::spawn(move || {
+                while let Some(mut client) = Client::try_open(&listen) {
+                    // Refused, or aborted: not at once again.
+                    while client.try_get("hold").is_some() {
+                        thread::sleep(Duration::from_millis(50));
+                    }
+                }
+            });
+        }
+    }
+
     pub(crate) fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args(["-s", name, &id]).status().expect("kill").success());
@@ -362,6 +378,13 @@ impl Client {
         self.send("GET", &format!("/{path}"), "", "")
     }
 
+    /// Sends and waits; none if the connection ends.
+    pub(crate) fn try_get(&mut self, path: &str) -> Option<u16> {
+        let text = format!("GET /{path} HTTP/1.1\r\nhost: test\r\n\r\n");
+        self.stream.get_mut().write_all(text.as_bytes()).ok()?;
+        self.answer()
+    }
+
     pub(crate) fn send(&mut self, method: &str, path: &str, headers: &str, body: &str) -> u16 {
         let length = body.len();
         let text = format!(
@@ -419,11 +442,25 @@ fn service(host: &str) -> u16 {
     port
 }
 
+/// Requests for `/hold` that are at the service, and most that ever were.
+pub(crate) static HELD: AtomicU64 = AtomicU64::new(0);
+pub(crate) static MOST_HELD: AtomicU64 = AtomicU64::new(0);
+
 fn serve(stream: TcpStream) {
     let _ = stream.set_nodelay(true);
     let mut stream = BufReader::new(stream);
     let mut line = String::new();
+    let mut holds = false;
     while stream.read_line(&mut line).is_ok_and(|read| read > 0) {
+        holds |= line.starts_with("GET /hold");
+        if line == "\r\n" && holds {
+            // No answer, until nobody waits for one.
+            let now = HELD.fetch_add(1, Ordering::SeqCst) + 1;
+            MOST_HELD.fetch_max(now, Ordering::SeqCst);
+            while stream.get_mut().read(&mut [0; 64]).is_ok_and(|read| read > 0) {}
+            HELD.fetch_sub(1, Ordering::SeqCst);
+            return;
+        }
         // Requests without a body end with an empty line.
         if line == "\r\n" {
             let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";

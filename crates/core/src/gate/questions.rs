@@ -21,6 +21,15 @@ impl Gate {
         self.entries.get(id).map(|entry| &entry.request)
     }
 
+    /// Whether a request holds a place, of an agreement on how many there are in flight, that is no longer this
+    /// process's: its driver is to abort it.
+    pub fn is_overdue(&self, now: Instant, id: RequestId) -> bool {
+        let (Some(limits), Some(entry)) = (&self.limits, self.entries.get(id)) else {
+            return false;
+        };
+        limits.is_overdue(now, id, &entry.request.context)
+    }
+
     /// The configuration in force.
     pub fn config(&self) -> &GateConfig {
         &self.config

@@ -83,6 +83,11 @@ pub trait Limiter: fmt::Debug + Send {
         None
     }
 
+    /// Whether a request that passed holds a place that is no longer this process's: it is to be aborted.
+    fn is_overdue(&self, _now: Instant, _context: &Context, _receipt: Receipt) -> bool {
+        false
+    }
+
     /// Takes another configuration, minting nothing: what was used stays used, and what cannot be
     /// told in the new terms starts without tokens.
     fn reconfigure(&mut self, now: Instant, config: &LimitConfig) -> CarryOver;

@@ -108,6 +108,16 @@ impl Limits {
         }
     }
 
+    /// Whether a request that is in holds a place that is no longer this process's.
+    pub fn is_overdue(&self, now: Instant, id: RequestId, context: &Context) -> bool {
+        let (at, width) = (id.index(), self.limiters.len());
+        if self.owners.get(at) != Some(&id) {
+            return false;
+        }
+        let mut both = self.limiters.iter().zip(&self.receipts[at * width..][..width]);
+        both.any(|(limiter, receipt)| limiter.is_overdue(now, context, *receipt))
+    }
+
     /// Whether any limiter wants to know the delay.
     pub fn needs_delay(&self) -> bool {
         self.limiters.iter().any(|limiter| limiter.needs_delay())

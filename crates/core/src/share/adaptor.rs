@@ -89,6 +89,14 @@ impl Adaptor {
             let Load { rate, backlog, .. } = node.basis;
             weights.push(Weight { rate: rate.millionths(), burst: backlog });
         }
+        if self.config.by_need {
+            let needs: Vec<u64> = weights.iter().map(|weight| weight.burst).collect();
+            let parts = by_need(pool.burst, &needs);
+            for (node, burst) in self.nodes.values_mut().zip(parts) {
+                node.target = Share::new(Rate::ZERO, burst);
+            }
+            return;
+        }
         if self.config.alike(&weights) {
             weights.iter_mut().for_each(|weight| weight.burst = weight.rate);
         }
@@ -101,6 +109,20 @@ impl Adaptor {
             node.target = Share::new(Rate::from_millionths(rate), burst);
         }
     }
+}
+
+/// Max-min fairness: who needs no more than an even part of what the others leave has what it needs.
+fn by_need(total: u64, needs: &[u64]) -> Vec<u64> {
+    let mut order: Vec<usize> = (0..needs.len()).collect();
+    order.sort_by_key(|at| needs[*at]);
+    let mut parts = vec![0; needs.len()];
+    let mut left = total;
+    for (served, at) in order.into_iter().enumerate() {
+        // Who needs more comes later, and has what does not divide evenly.
+        parts[at] = needs[at].min(left / (needs.len() - served) as u64);
+        left -= parts[at];
+    }
+    parts
 }
 
 /// When targets move.
@@ -116,12 +138,20 @@ pub struct AdaptorConfig {
     /// largest backlog in ten seconds of a thousand messages a second scatters by a fifth, and among
     /// eight nodes one is soon half above the others.
     pub burst_tolerance: f64,
+    /// Whether bursts go by need instead: who needs no more than an even part has what it needs, and nobody has more
+    /// than that. So it is with places. Default false.
+    pub by_need: bool,
 }
 
 impl AdaptorConfig {
     /// The paper's form: every report moves the targets.
     pub fn paper() -> Self {
-        Self { rate_tolerance: 0.0, burst_tolerance: 0.0 }
+        Self { rate_tolerance: 0.0, burst_tolerance: 0.0, by_need: false }
+    }
+
+    /// For places: a need that has changed by a tenth moves them.
+    pub fn of_places() -> Self {
+        Self { burst_tolerance: 0.1, by_need: true, ..Self::default() }
     }
 
     /// Notes what is wrong with it.
@@ -151,7 +181,7 @@ impl AdaptorConfig {
 
 impl Default for AdaptorConfig {
     fn default() -> Self {
-        Self { rate_tolerance: 0.1, burst_tolerance: 1.0 }
+        Self { rate_tolerance: 0.1, burst_tolerance: 1.0, by_need: false }
     }
 }
 
@@ -213,6 +243,17 @@ mod tests {
         assert_eq!(target(&mut adaptor, 1).0, 500);
         adaptor.on_load(HolderId(1), Load { over: Span::from_secs(2), ..load(1_050, 10) });
         assert_eq!(target(&mut adaptor, 1).0, 512);
+    }
+
+    #[test]
+    fn places_go_by_need_and_nobody_is_starved_by_who_asks_for_more() {
+        assert_eq!(by_need(100, &[8, 1_000_000, 0]), [8, 92, 0]);
+        assert_eq!(by_need(100, &[8, 10, 0]), [8, 10, 0], "the rest is for whoever asks next");
+        assert_eq!(by_need(10, &[9, 9, 9]), [3, 3, 4]);
+        let mut adaptor = Adaptor::new(AdaptorConfig::of_places());
+        adaptor.on_load(HolderId(1), load(0, 5));
+        adaptor.on_load(HolderId(2), load(0, 500));
+        assert_eq!((target(&mut adaptor, 1), target(&mut adaptor, 2)), ((0, 5), (0, 95)));
     }
 
     proptest! {

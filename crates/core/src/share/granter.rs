@@ -287,7 +287,9 @@ impl Granter {
 
     /// Whether a new granter of the same would be as good: nothing is leased, and all is saved up.
     pub fn is_unused(&self) -> bool {
-        self.holders.is_empty() && self.forgotten.is_none() && self.spare.is_full(self.pool)
+        // Places save up nothing.
+        let is_full = self.config.places.is_some() || self.spare.is_full(self.pool);
+        self.holders.is_empty() && self.forgotten.is_none() && is_full
     }
 
     /// Until when it grants nothing, because of leases of a forgotten past.
@@ -403,7 +405,11 @@ impl Granter {
             term: self.config.term,
             again,
             on_loss: self.config.on_loss,
-            rules: Rules { of: self.whole.most(self.committed()), ..self.rules },
+            rules: Rules {
+                of: self.whole.most(self.committed()),
+                places: self.config.places,
+                ..self.rules
+            },
         }
     }
 

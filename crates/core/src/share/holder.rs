@@ -219,7 +219,7 @@ impl Holder {
         let now = self.settle(now);
         let until = self.sent + grant.term;
         let answers = grant.holder == self.id && grant.sequence == self.sequence;
-        if !answers || grant.epoch < self.epoch || until <= now {
+        if !answers || grant.epoch < self.epoch || until <= now || grant.rules.places.is_some() {
             return false;
         }
         let shrunk = !grant.leased.covers(self.leased);
@@ -266,6 +266,11 @@ impl Holder {
     /// What all nodes together are held to, as the granter said last; none before it has heard.
     pub fn bound(&self) -> Share {
         self.bound
+    }
+
+    /// How the agreement is applied, before the first report.
+    pub fn set_rules(&mut self, rules: Rules) {
+        self.rules = rules;
     }
 
     /// Another id, before the first report.

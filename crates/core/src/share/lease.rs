@@ -160,6 +160,12 @@ pub struct LeaseConfig {
     /// What nodes do that hear nothing for a term: `safe`, `open` or `closed`. With `open` there is no
     /// bound, and [`Bound`] says so. Default safe.
     pub on_loss: OnLoss,
+    /// Where it is about requests in flight (a rate of nothing, and places as burst): how long places are kept for
+    /// requests that are aborted at the end of a lease. More gives work that was abandoned longer to end; less
+    /// gives its place to others sooner. Then nothing is set aside that `safe` does not ask for. Default none: it is
+    /// about tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub places: Option<Span>,
 }
 
 impl LeaseConfig {
@@ -171,7 +177,10 @@ impl LeaseConfig {
         }
         let rate = (whole.rate.millionths() as f64 * self.safe.clamp(0.0, 1.0)) as u64 / nodes;
         let burst = (whole.burst as f64 * self.safe.clamp(0.0, 1.0)) as u64 / nodes;
-        let safe = Share::new(Rate::from_millionths(rate.max(LEAST_RATE)), burst.max(1));
+        let safe = match self.places {
+            Some(_) => Share::new(Rate::ZERO, burst),
+            None => Share::new(Rate::from_millionths(rate.max(LEAST_RATE)), burst.max(1)),
+        };
         let parts = self.nodes as usize;
         let reserved = safe.times(nodes);
         if reserved.burst > whole.burst {
@@ -183,11 +192,12 @@ impl LeaseConfig {
         Ok(safe)
     }
 
-    /// How long a commitment is kept: a term, as the slowest clock counts it, measured with the
+    /// How long a commitment is kept: a term, and the allowance for what is aborted at its end, as the slowest clock counts it, measured with the
     /// fastest.
     pub fn kept(&self) -> Span {
         let drift = self.drift();
-        self.term.scale((1.0 + drift) / (1.0 - drift)) + Span::from_nanos(1)
+        let term = self.term + self.places.unwrap_or(Span::ZERO);
+        term.scale((1.0 + drift) / (1.0 - drift)) + Span::from_nanos(1)
     }
 
     /// What makes no sense counts as clocks that differ widely: then shares return late, never early.
@@ -237,6 +247,7 @@ impl Default for LeaseConfig {
             period: Span::from_millis(500),
             drift: 0.001,
             on_loss: OnLoss::Safe,
+            places: None,
         }
     }
 }
@@ -325,6 +336,7 @@ mod tests {
             period: Span::from_secs(1),
             drift: 1.0,
             on_loss: OnLoss::Safe,
+            places: None,
         };
         let mut problems = Problems::default();
         config.validate(&mut problems);

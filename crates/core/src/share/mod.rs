@@ -11,12 +11,15 @@ mod granter;
 mod history;
 mod holder;
 mod lease;
+mod places;
 mod rules;
 mod shaper;
 mod spare;
 mod split;
 pub mod wire;
 
+#[cfg(test)]
+mod place_schedules;
 #[cfg(test)]
 mod schedules;
 
@@ -27,6 +30,7 @@ pub use granter::Granter;
 pub use history::{History, HistoryConfig, Load};
 pub use holder::Holder;
 pub use lease::{Bound, Grant, HolderId, LeaseConfig, Legacy, OnLoss, Report};
+pub use places::Places;
 pub use rules::Rules;
 pub use shaper::{Message, Offer, Room, Shaper, Tokens, Turn};
 pub use split::{SplitError, Weight, apportion, split};

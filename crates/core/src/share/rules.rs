@@ -9,6 +9,7 @@ use super::Share;
 use crate::limit::{Enforce, Limit};
 use crate::rank::{Criticality, Rank};
 use crate::rng::mix;
+use crate::time::Span;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,8 +22,9 @@ pub struct Rules {
     pub percent: u8,
     /// What each criticality may have of the whole at most.
     pub caps: [Option<Share>; Criticality::ALL.len()],
-    /// Whether it is about requests in flight, and not about tokens.
-    pub places: bool,
+    /// Where it is about requests in flight, and not about tokens: how long the place of one that was aborted at the
+    /// end of a lease is kept for what goes on of it.
+    pub places: Option<Span>,
 }
 
 impl Default for Rules {
@@ -33,7 +35,7 @@ impl Default for Rules {
             enforce: Enforce::Always,
             percent: 100,
             caps: [None; Criticality::ALL.len()],
-            places: false,
+            places: None,
         }
     }
 }

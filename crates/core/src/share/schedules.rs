@@ -312,7 +312,8 @@ impl World {
 fn config() -> LeaseConfig {
     let (term, period) = (Span::from_secs(3), Span::from_millis(500));
     let on_loss = OnLoss::Safe;
-    LeaseConfig { nodes: NODES as u32, safe: 0.2, term, period, drift: 0.05, on_loss }
+    let places = None;
+    LeaseConfig { nodes: NODES as u32, safe: 0.2, term, period, drift: 0.05, on_loss, places }
 }
 
 proptest! {

@@ -7,7 +7,7 @@
 //! name    = length bytes                              agreement: 1 to 64 bytes; key: 0 to 128; UTF-8
 //! report  = epoch holder sequence safe leased rate backlog over
 //! grant   = status [epoch holder sequence whole bound safe leased fill term again on_loss rules]
-//! rules   = of enforce percent places cap cap cap cap  cap: 0, or 1 and a share; without rules, the default
+//! rules   = of enforce percent places cap cap cap cap  places: 0, or 1 and a time; cap: 0, or 1 and a share
 //! share   = rate burst                                rate in millionths of a token per second
 //! ```
 //!
@@ -216,7 +216,8 @@ fn share(bytes: &mut Vec<u8>, share: Share) {
 fn rules(bytes: &mut Vec<u8>, rules: &Rules) {
     share(bytes, rules.of);
     bytes.extend([u8::from(rules.enforce == Enforce::Overload), rules.percent]);
-    bytes.push(u8::from(rules.places));
+    bytes.push(u8::from(rules.places.is_some()));
+    rules.places.into_iter().for_each(|allowance| number(bytes, allowance.as_nanos()));
     for cap in rules.caps {
         bytes.push(u8::from(cap.is_some()));
         cap.into_iter().for_each(|cap| share(bytes, cap));
@@ -316,7 +317,7 @@ impl<'a> Reader<'a> {
         let mut rules = Rules { of: self.share()?, ..Rules::default() };
         rules.enforce = if self.flag()? { Enforce::Overload } else { Enforce::Always };
         rules.percent = self.byte().filter(|percent| *percent <= 100)?;
-        rules.places = self.flag()?;
+        rules.places = if self.flag()? { Some(self.span()?) } else { None };
         for cap in &mut rules.caps {
             *cap = if self.flag()? { Some(self.share()?) } else { None };
         }
@@ -357,9 +358,11 @@ mod tests {
 
     fn any_rules() -> impl Strategy<Value = Rules> {
         let caps = prop::array::uniform4(prop::option::of(any_share()));
-        (any_share(), any::<[bool; 2]>(), 0..=100u8, caps).prop_map(|(of, flags, percent, caps)| {
-            let enforce = if flags[0] { Enforce::Overload } else { Enforce::Always };
-            Rules { of, enforce, percent, caps, places: flags[1] }
+        let places = prop::option::of(any::<u64>().prop_map(Span::from_nanos));
+        let all = (any_share(), any::<bool>(), places, 0..=100u8, caps);
+        all.prop_map(|(of, overload, places, percent, caps)| {
+            let enforce = if overload { Enforce::Overload } else { Enforce::Always };
+            Rules { of, enforce, percent, caps, places }
         })
     }
 
@@ -455,7 +458,12 @@ mod tests {
             term: Span::MAX,
             again: Span::MAX,
             on_loss: OnLoss::Closed,
-            rules: Rules { of: share, caps: [Some(share); 4], ..Rules::default() },
+            rules: Rules {
+                of: share,
+                caps: [Some(share); 4],
+                places: Some(Span::MAX),
+                ..Rules::default()
+            },
         };
         let all = vec![(subject, Answer::Grant(grant)); MOST_ENTRIES + 1];
         let bytes = write_answers(&all);

@@ -24,6 +24,8 @@ pub(crate) enum Failure {
     Lack(&'static str, Lack),
     /// It had to ask again for a slot, and got none.
     Refused(Box<Rejection>),
+    /// Its place is no longer this process's.
+    Overdue,
 }
 
 impl From<Rejection> for Failure {
@@ -44,7 +46,7 @@ impl Failure {
 
     /// Whether it says nothing about the upstream.
     pub(crate) fn is_the_clients(&self) -> bool {
-        matches!(self, Self::Slow | Self::Client(_) | Self::Lack(..) | Self::Refused(_))
+        !matches!(self, Self::Connect(_) | Self::Broken(_) | Self::Late)
     }
 
     /// What a client is told.
@@ -53,7 +55,7 @@ impl Failure {
             Self::Connect(_) => "cannot connect to the upstream\n".to_owned(),
             Self::Broken(_) => "the upstream broke off\n".to_owned(),
             Self::Client(_) => "the request broke off\n".to_owned(),
-            Self::Late | Self::Slow | Self::Lack(..) | Self::Refused(_) => format!("{self}\n"),
+            _ => format!("{self}\n"),
         }
     }
 }
@@ -68,6 +70,7 @@ impl fmt::Display for Failure {
             Self::Client(error) => write!(f, "the request broke off: {error}"),
             Self::Lack(what, lack) => write!(f, "too many requests {what}: {lack}"),
             Self::Refused(rejection) => rejection.fmt(f),
+            Self::Overdue => f.write_str("aborted: the lease of its place is over"),
         }
     }
 }

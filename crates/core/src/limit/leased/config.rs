@@ -31,6 +31,9 @@ pub struct LeasedConfig {
     /// What a token is: `requests`, `cpu-seconds`, `cost` as the driver counts it, or `tokens`, `bytes` or
     /// an `own` unit as the service tells. The agreement says the same. Default requests.
     pub unit: Unit,
+    /// Whether it is about how many requests are in flight at once, and not about tokens; the agreement gives
+    /// `places` then. Default false.
+    pub places: bool,
     /// Work this machine does in a second, as a multiple of a standard machine's. Default 1.
     pub factor: f64,
     /// Tokens per second that this process has before it has heard from the daemon for the first
@@ -59,6 +62,7 @@ impl Default for LeasedConfig {
             node: None,
             each: Each::All,
             unit: Unit::Requests,
+            places: false,
             factor: 1.0,
             safe_rate: 0.0,
             safe_burst: 0.0,
@@ -82,7 +86,8 @@ impl LeasedConfig {
 
     /// Whether another is about the same.
     pub(in crate::limit) fn is_same(&self, other: &Self) -> bool {
-        let of = |config: &Self| (config.agreement.clone(), config.each, config.unit);
+        let of =
+            |config: &Self| (config.agreement.clone(), config.each, config.unit, config.places);
         of(self) == of(other)
     }
 
@@ -112,10 +117,13 @@ impl LeasedConfig {
         let each = format!("{:?}", self.each).to_lowercase();
         let fine = !matches!(self.each, Each::Caller | Each::Address);
         problems.check("each", each, fine, "all, workflow, user, header or descriptor");
+        let unit = format!("{:?}", self.unit).to_lowercase();
+        let fine = !self.places || self.unit == Unit::Requests;
+        problems.check("unit", unit, fine, "requests, where it is about places");
         check_factor(problems, self.factor);
         problems.range("safe_rate", self.safe_rate, 0.0, Limit::RATES.1);
         problems.range("safe_burst", self.safe_burst, 0.0, Limit::BURSTS.1);
-        let both = (self.safe_rate > 0.0) == (self.safe_burst >= 1.0);
+        let both = self.places || (self.safe_rate > 0.0) == (self.safe_burst >= 1.0);
         problems.check(
             "safe_burst",
             self.safe_burst,

@@ -1,7 +1,7 @@
 //! `leased`: this process's share of an agreement that holds over many.
 //!
 //! The agreement is kept by a granter elsewhere (`tidegate control`); here is a
-//! [`Holder`] for each key, and every request is decided by it at once: nobody is asked. A driver carries
+//! [holder](crate::share::Holder) for each key, and every request is decided by it at once: nobody is asked. A driver carries
 //! reports and answers ([`Leased::poll`], [`Leased::on_answer`]) whenever it can. The protocol and why it is
 //! safe is in [`share`](crate::share).
 //!
@@ -11,23 +11,24 @@
 //!    its lease at once. A key that comes back begins without tokens.
 //! 3. There is room for so many keys. Those beyond share the place of requests without a key.
 //! 4. Until the driver has said who this process is, nobody is reported to.
-//! 5. Of a share that runs out the least critical requests are refused first ([`order`](super::order)); the agreement may
+//! 5. It may be about requests in flight, and not about tokens: [`places`](crate::share::Places).
+//! 6. Of a share that runs out the least critical requests are refused first ([`order`](super::order)); the agreement may
 //!    give each criticality a limit of its own. It may be enforced only in an overload, or only for some users; then what
 //!    passes beyond is still counted, down to no tokens.
 
 mod bands;
 mod config;
+mod part;
 
 use std::collections::BTreeMap;
 
-use self::bands::Bands;
-use super::bucket::Shortage;
-use super::{Ask, CarryOver, Each, Enforce, LimitConfig, Limiter, Receipt, refusal};
+use self::part::{Beginning, CAPPED, Part};
+use super::{Ask, CarryOver, Each, Enforce, LimitConfig, Limiter, Receipt};
 use crate::context::{Context, Workflow};
 use crate::meter::Cost;
 use crate::rng::mix;
 use crate::share::wire::Answer;
-use crate::share::{HistoryConfig, Holder, HolderId, Load, OnLoss, Report, Share};
+use crate::share::{Holder, HolderId, Load, OnLoss, Report, Rules, Share};
 use crate::time::{Instant, Span};
 use crate::verdict::Rejection;
 
@@ -36,12 +37,6 @@ pub use config::{LeasedConfig, is_agreement};
 /// How often is reported when nothing changes: the default of
 /// [`LeaseConfig::period`](crate::share::LeaseConfig::period).
 const PERIOD: Span = Span::from_millis(500);
-/// How long a key is kept that nobody asks for.
-const IDLE: Span = Span::from_secs(30);
-
-/// In `Receipt::to`, of a request that paid a limit of its criticality's own too.
-const CAPPED: u32 = 1 << 31;
-
 /// Who has a part of an agreement for itself, as this process counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseKey {
@@ -64,11 +59,9 @@ pub struct Leased {
     identity: Option<u64>,
     /// Whether it decides; a model of a gate does not.
     aside: bool,
-    places: BTreeMap<LeaseKey, Place>,
-    /// What a holder made now begins with: the safe share each key has, and since when it saves up.
-    safe: Share,
-    on_loss: OnLoss,
-    since: Instant,
+    parts: BTreeMap<LeaseKey, Part>,
+    /// What a part made now begins with.
+    begin: Beginning,
     /// Holders made so far: none has the id, and no receipt is taken for one, of another.
     made: u32,
     /// Last words of keys that were let go of.
@@ -78,15 +71,6 @@ pub struct Leased {
     beyond: u64,
 }
 
-#[derive(Clone, Debug)]
-struct Place {
-    holder: Holder,
-    bands: Bands,
-    number: u32,
-    /// When somebody asked last.
-    asked: Instant,
-}
-
 /// Why the granter gives nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Complaint {
@@ -94,6 +78,8 @@ pub enum Complaint {
     Unknown,
     /// The agreement has as many keys as it may.
     Full,
+    /// One of the two is about requests in flight, and the other is not.
+    Other,
 }
 
 /// How a key stands, for those who look.
@@ -107,8 +93,10 @@ pub struct Standing {
     pub share: Share,
     /// What it may use without being told.
     pub safe: Share,
-    /// Tokens there are.
+    /// Tokens there are, or free places.
     pub tokens: f64,
+    /// Places that are held, where it is about these.
+    pub held: u64,
     /// Whether it has heard within a term.
     pub connected: bool,
     /// What it does when it has not.
@@ -124,17 +112,20 @@ impl Leased {
             config: config.clone(),
             identity: None,
             aside: false,
-            places: BTreeMap::new(),
-            safe: config.safe(),
-            on_loss: config.on_loss,
-            since: now,
+            parts: BTreeMap::new(),
+            begin: Beginning {
+                since: now,
+                safe: config.safe(),
+                on_loss: config.on_loss,
+                rules: Rules::default(),
+            },
             made: 0,
             farewells: Vec::new(),
             complaint: None,
             beyond: 0,
         };
         // The key that is there in any case asks before the first request does.
-        leased.place(now, LeaseKey::NONE);
+        leased.part(now, LeaseKey::NONE);
         leased
     }
 
@@ -153,8 +144,8 @@ impl Leased {
         self.aside = false;
         if self.identity.is_none() {
             self.identity = Some(identity);
-            for place in self.places.values_mut() {
-                place.holder.set_id(id(identity, place.number));
+            for part in self.parts.values_mut() {
+                part.set_id(id(identity, part.number));
             }
         }
     }
@@ -173,8 +164,8 @@ impl Leased {
         }
         self.forget_idle(now);
         reports.append(&mut self.farewells);
-        for (key, place) in &mut self.places {
-            reports.extend(place.holder.poll(now).map(|report| (*key, report)));
+        for (key, part) in &mut self.parts {
+            reports.extend(part.poll(now).map(|report| (*key, report)));
         }
     }
 
@@ -186,19 +177,25 @@ impl Leased {
             Answer::Full => Some(Complaint::Full),
         };
         let Answer::Grant(grant) = answer else { return false };
-        let Some(place) = self.places.get_mut(&key) else { return false };
-        let taken = place.holder.on_grant(now, grant);
+        if grant.rules.places.is_some() != self.config.places {
+            self.complaint = Some(Complaint::Other);
+            return false;
+        }
+        let Some(part) = self.parts.get_mut(&key) else { return false };
+        let taken = part.on_grant(now, grant);
         if taken {
-            (self.safe, self.on_loss) = (grant.safe, grant.on_loss);
+            let since = self.begin.since;
+            let (safe, on_loss, rules) = (grant.safe, grant.on_loss, grant.rules);
+            self.begin = Beginning { since, safe, on_loss, rules };
         }
         taken
     }
 
     /// Uses nothing more, and says so for all keys.
     pub fn leave(&mut self, now: Instant) -> Vec<(LeaseKey, Report)> {
-        let leave = |(key, place): (&LeaseKey, &mut Place)| (*key, place.holder.leave(now));
+        let leave = |(key, part): (&LeaseKey, &mut Part)| (*key, part.leave(now));
         if self.identity.is_some() {
-            self.places.iter_mut().map(leave).collect()
+            self.parts.iter_mut().map(leave).collect()
         } else {
             Vec::new()
         }
@@ -206,30 +203,27 @@ impl Leased {
 
     /// How each key stands.
     pub fn standings(&self, now: Instant) -> impl Iterator<Item = (LeaseKey, Standing)> + '_ {
-        self.places.iter().map(move |(key, place)| {
-            let mut holder = place.holder.clone();
-            let standing = Standing {
-                whole: holder.whole(),
-                bound: holder.bound(),
-                tokens: holder.tokens(now),
-                share: holder.share(now),
-                safe: holder.safe(),
-                connected: holder.is_connected(now),
-                on_loss: holder.on_loss(),
-                load: holder.load(now),
-            };
-            (*key, standing)
-        })
+        self.parts.iter().map(move |(key, part)| (*key, part.standing(now)))
     }
 
     /// Keys that it has a holder for; [`LeaseKey::NONE`] is for requests without one.
     pub fn keys(&self) -> impl Iterator<Item = LeaseKey> + '_ {
-        self.places.keys().copied()
+        self.parts.keys().copied()
+    }
+
+    /// Whether requests hold places that are no longer this process's: those that are
+    /// [overdue](crate::Gate::is_overdue) are to be aborted.
+    pub fn is_overdue(&self, now: Instant) -> bool {
+        self.parts.values().any(|part| part.is_overdue(now))
     }
 
     /// The part of what has no key, for whoever makes wait instead of refusing.
+    ///
+    /// # Panics
+    ///
+    /// If it is about places: whoever waits for tokens does not configure these.
     pub fn unkeyed(&mut self, now: Instant) -> &mut Holder {
-        &mut self.place(now, LeaseKey::NONE).holder
+        self.part(now, LeaseKey::NONE).holder().expect("it is about tokens")
     }
 
     /// What the granter has to complain about.
@@ -250,44 +244,41 @@ impl Leased {
     }
 
     /// Steps 1 and 3.
-    fn place(&mut self, now: Instant, key: LeaseKey) -> &mut Place {
-        let full = self.places.len() >= self.config.keys && !self.places.contains_key(&key);
+    fn part(&mut self, now: Instant, key: LeaseKey) -> &mut Part {
+        let full = self.parts.len() >= self.config.keys && !self.parts.contains_key(&key);
         let key = if full { LeaseKey::NONE } else { key };
-        let Self { identity, safe, on_loss, since, made, .. } = self;
-        let place = self.places.entry(key).or_insert_with(|| {
+        let Self { config, identity, begin, made, .. } = self;
+        let part = self.parts.entry(key).or_insert_with(|| {
             *made = made.wrapping_add(1) & !CAPPED;
             let id = id(identity.unwrap_or_default(), *made);
-            let history = HistoryConfig::default();
-            let holder = Holder::unheard(*since, id, *safe, *on_loss, PERIOD, history);
-            Place { holder, bands: Bands::default(), number: *made, asked: now }
+            Part::new(config.places, id, *made, begin)
         });
-        place.asked = now;
-        place
+        part.asked = now;
+        part
     }
 
     /// Step 2.
     fn forget_idle(&mut self, now: Instant) {
         let farewells = &mut self.farewells;
-        let before = self.places.len();
-        self.places.retain(|key, place| {
-            let idle = *key != LeaseKey::NONE && now.since(place.asked) > IDLE;
+        let before = self.parts.len();
+        self.parts.retain(|key, part| {
+            let idle = *key != LeaseKey::NONE && part.is_idle(now);
             if idle {
-                farewells.push((*key, place.holder.leave(now)));
+                farewells.push((*key, part.leave(now)));
             }
             !idle
         });
-        if self.places.len() < before {
-            self.since = now;
+        if self.parts.len() < before {
+            self.begin.since = now;
         }
     }
 
-    /// The place a receipt is from, if it is still that one.
-    fn payer(&mut self, context: &Context, receipt: Receipt) -> Option<&mut Place> {
-        let key = self.key(context);
+    /// The key whose part a receipt is from, if there is one still.
+    fn payer(&self, context: &Context, receipt: Receipt) -> Option<LeaseKey> {
         let number = receipt.to & !CAPPED;
-        let known = self.places.get(&key).is_some_and(|place| place.number == number);
-        let key = if known { key } else { LeaseKey::NONE };
-        self.places.get_mut(&key).filter(|place| place.number == number)
+        let is_from =
+            |key: &LeaseKey| self.parts.get(key).is_some_and(|part| part.number == number);
+        [self.key(context), LeaseKey::NONE].into_iter().find(is_from)
     }
 }
 
@@ -304,62 +295,32 @@ impl Limiter for Leased {
         if self.aside {
             return Ok(Receipt::default());
         }
-        let amount = self.config.tokens(ask.cost);
-        let prepaid = self.config.unit.is_prepaid();
         let key = self.key(ask.context);
-        let overloaded = ask.delay >= self.config.overload_delay;
-        let Place { holder, bands, number, .. } = self.place(now, key);
-        let to = *number;
-        holder.on_cost(now, amount);
-        if holder.is_open(now) {
-            return Ok(Receipt { paid: 0.0, to, ..Receipt::default() });
-        }
-        let (rules, share) = (*holder.rules(), holder.share(now));
-        let in_time = rules.enforce == Enforce::Always || overloaded;
-        let enforced = in_time && rules.hold(ask.context.rank);
-        // An estimate above the burst is no reason to refuse for ever: the rest is owed afterwards.
-        let paid = if prepaid { amount } else { amount.min((share.burst as f64).max(1.0)) };
-        let band = ask.context.rank.criticality().index();
-        let taken = bands.take(now, holder, band, paid, prepaid);
-        holder.on_waiting(now, u64::from(taken.is_err()));
-        match taken {
-            Ok(capped) => {
-                let to = if capped { to | CAPPED } else { to };
-                Ok(Receipt { paid, to, ..Receipt::default() })
-            }
-            Err(shortage) if enforced => {
-                let missing = paid - holder.tokens(now);
-                Err(refusal(now, share.limit(), missing, soon(now, shortage)))
-            }
-            Err(_) => {
-                let forgiven = holder.settle_cost(now, 0.0, paid, 0.0);
-                self.beyond += 1;
-                Ok(Receipt { paid: paid - forgiven, forgiven, to })
-            }
-        }
+        self.part(now, key);
+        let key = if self.parts.contains_key(&key) { key } else { LeaseKey::NONE };
+        let part = self.parts.get_mut(&key).expect("it was asked for above");
+        let (receipt, beyond) = part.ask(now, ask, &self.config)?;
+        self.beyond += u64::from(beyond);
+        Ok(receipt)
     }
 
     fn refund(&mut self, now: Instant, context: &Context, receipt: Receipt) {
-        if let Some(place) = self.payer(context, receipt) {
-            place.holder.refund(now, receipt.paid);
-            if receipt.to & CAPPED != 0 {
-                place.bands.refund(now, context.rank.criticality().index(), receipt.paid);
-            }
+        let payer = self.payer(context, receipt);
+        if let Some(part) = payer.and_then(|key| self.parts.get_mut(&key)) {
+            part.refund(now, context, receipt);
         }
     }
 
     fn on_finish(&mut self, now: Instant, context: &Context, receipt: Receipt, cost: Cost) {
-        if self.config.unit.is_prepaid() {
-            return;
+        let payer = self.payer(context, receipt);
+        if let Some(part) = payer.and_then(|key| self.parts.get_mut(&key)) {
+            part.finish(now, receipt, &self.config, cost);
         }
-        let actual = self.config.tokens(cost);
-        let payer = self.payer(context, receipt).map(|place| &mut place.holder);
-        if let Some(holder) = payer.filter(|holder| !holder.is_open(now)) {
-            let debt = holder.whole().burst as f64;
-            // What was forgiven is neither charged now nor given back.
-            let settled = receipt.paid.max(actual.min(receipt.paid + receipt.forgiven));
-            holder.settle_cost(now, settled, actual, debt);
-        }
+    }
+
+    fn is_overdue(&self, now: Instant, context: &Context, receipt: Receipt) -> bool {
+        let payer = self.payer(context, receipt);
+        payer.and_then(|key| self.parts.get(&key)).is_some_and(|part| part.is_overdue(now))
     }
 
     fn reconfigure(&mut self, _now: Instant, config: &LimitConfig) -> CarryOver {
@@ -369,8 +330,8 @@ impl Limiter for Leased {
     }
 
     fn needs_delay(&self) -> bool {
-        let overload = |place: &Place| place.holder.rules().enforce == Enforce::Overload;
-        self.places.get(&LeaseKey::NONE).is_some_and(overload)
+        let overload = |part: &Part| part.rules().enforce == Enforce::Overload;
+        self.parts.get(&LeaseKey::NONE).is_some_and(overload)
     }
 
     fn leased(&self) -> Option<&Leased> {
@@ -382,21 +343,12 @@ impl Limiter for Leased {
     }
 
     fn invariants(&self) {
-        self.places.values().for_each(|place| place.holder.invariants());
-        assert!(self.places.len() <= self.config.keys.max(1), "keys are bounded");
+        self.parts.values().for_each(Part::invariants);
+        assert!(self.parts.len() <= self.config.keys.max(1), "keys are bounded");
     }
 
     fn clone_box(&self) -> Box<dyn Limiter> {
         Box::new(self.clone())
-    }
-}
-
-/// With a share of next to nothing the next token is hours away; another share may be there within two
-/// periods.
-fn soon(now: Instant, shortage: Shortage) -> Shortage {
-    match shortage {
-        Shortage::Until(due) => Shortage::Until(due.min(now + PERIOD + PERIOD)),
-        Shortage::Never => Shortage::Never,
     }
 }
 
