@@ -179,11 +179,13 @@ impl Sidecar {
         };
         let config = folder.join(format!("sidecar-{number}.toml"));
         let text = format!(
-            "[proxy]\nlisten = '{listen}'\nadmin = '{admin}'\nupstreams = ['{service}']\n\
-             threads = 1\nlog = 'none'\nlimit_header = 'x-tenant'\n\
+            "[proxy]\nlisten = '{listen}'\nadmin = '{admin}'\nadmin_token_file = '{}'\n\
+             upstreams = ['{service}']\nthreads = 1\nlog = 'none'\nlimit_header = 'x-tenant'\n\
              [gate.admission]\npolicy = 'open'\n[gate.slots]\nslots = 'fixed'\ncount = 100\n\
              [[gate.limits]]\nlimit = 'leased'\nagreement = 'api'\ncontrol = 'http://{control}'\n\
              token_file = '{}'\nnode = 'sidecar-{number}'\n{}",
+            // Its admin port is not at loopback everywhere, where none is had without a token.
+            folder.join("node.token").display(),
             folder.join("node.token").display(),
             fs::read_to_string(folder.join(LIMITS))
                 .unwrap_or_default()

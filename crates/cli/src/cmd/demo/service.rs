@@ -63,11 +63,14 @@ impl Service {
     /// Serves on a thread of its own, so that the generator cannot hold it up, until the other end of
     /// `over` is dropped. Tells where.
     pub(crate) fn start(self: Arc<Self>, over: oneshot::Receiver<()>) -> io::Result<SocketAddr> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
+        // By the standard library: whoever starts it may be in a runtime, where nothing may block on another.
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let run = move || {
             runtime.block_on(async {
+                let Ok(listener) = TcpListener::from_std(listener) else { return };
                 tokio::select! {
                     () = self.serve(listener) => {}
                     _ = over => {}
