@@ -11,6 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use tidegate_core::admission::{AdmissionConfig, TideConfig};
+use tidegate_core::context::Sheds;
 use tidegate_core::gate::{Action, GateConfig};
 use tidegate_core::rng::Rng;
 use tidegate_core::slots::{AdaptiveConfig, SlotsConfig};
@@ -210,4 +211,38 @@ fn a_slow_service_is_not_kept_waiting_for_its_slots() {
     assert!(lowest > 0.55, "{lowest}");
     let (lowest, _, _) = busy(20, |_, rng| -(1.0 - rng.unit()).ln());
     assert!(lowest > 0.4, "{lowest}");
+}
+
+/// Who holds back on the gate's word leaves nothing waiting here. What it refuses there is pressure all the same.
+#[test]
+fn callers_that_obey_do_not_keep_slots_few() {
+    let slots_before = |shed: u32| {
+        let config = GateConfig {
+            admission: AdmissionConfig::Open,
+            slots: SlotsConfig::Adaptive(AdaptiveConfig::default()),
+            ..GateConfig::default()
+        };
+        let mut gate = Gate::new(&config, Instant::ZERO, 1).unwrap();
+        let sheds = Sheds { count: shed, sample: Rank::FIRST };
+        let context = Context { rank: Rank::FIRST, sheds, ..Context::default() };
+        let mut now = Instant::ZERO;
+        for _ in 0..400 {
+            // As many as can start, for a millisecond each.
+            for _ in 0..gate.slots() {
+                gate.arrive(now, &context).unwrap();
+            }
+            gate.dispatch(now);
+            let started: Vec<_> = std::iter::from_fn(|| gate.poll()).collect();
+            now = now + Span::from_millis(1);
+            for action in started {
+                if let Action::Start { id, .. } = action {
+                    gate.finish(now, id, Outcome::Serve, Cost::from(Span::from_millis(1)));
+                }
+            }
+        }
+        gate.slots()
+    };
+    assert_eq!(slots_before(0), 1);
+    let found = slots_before(3);
+    assert!(found >= 4, "{found}");
 }

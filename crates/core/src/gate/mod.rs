@@ -280,6 +280,8 @@ impl Gate {
         if let Some(objective) = &mut self.objective {
             objective.on_arrival(time_left(now, context), self.shedding);
         }
+        // What callers refuse on our word is refused, too: without it, slots would see no pressure before callers that obey.
+        self.shedding |= context.sheds.count > 0;
         match self.enter(now, arrived.min(now), context) {
             Ok(id) => {
                 let Context { rank, workflow, label, .. } = *context;
