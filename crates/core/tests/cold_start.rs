@@ -233,7 +233,7 @@ fn callers_that_obey_do_not_keep_slots_few() {
             }
             gate.dispatch(now);
             let started: Vec<_> = std::iter::from_fn(|| gate.poll()).collect();
-            now = now + Span::from_millis(1);
+            now += Span::from_millis(1);
             for action in started {
                 if let Action::Start { id, .. } = action {
                     gate.finish(now, id, Outcome::Serve, Cost::from(Span::from_millis(1)));

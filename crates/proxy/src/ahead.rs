@@ -117,10 +117,10 @@ impl Ahead {
         Poll::Pending
     }
 
-    /// Whether the client has all of it.
+    /// Whether the client has all of it: after the last byte that was announced trailers may come.
     pub(crate) fn is_at_end(&self) -> bool {
         let state = lock(&self.state);
-        state.pieces.is_empty() && (state.left == Some(0) || matches!(state.end, Some(Ok(()))))
+        state.pieces.is_empty() && matches!(state.end, Some(Ok(())))
     }
 
     pub(crate) fn size_hint(&self) -> SizeHint {
