@@ -278,12 +278,14 @@ impl Adaptive {
 
     /// Steps 4 and 5: with what was found, which has this throughput, or with as many as time allows.
     fn rest(&mut self, rate: f64) {
-        let (windows, slots) = (self.rest, self.room.slots(self.objective).min(self.config.most));
+        let slots = self.room.slots(self.objective).min(self.config.most);
         let is_known = self.tries >= SURE && slots > self.slots;
         self.phase = if is_known && self.room.is_next() {
-            Phase::Roomy { slots, windows }
+            // A look is short: what waits behind the gate has no order.
+            let look = if self.room.pays() == Some(true) { REST } else { LONGER };
+            Phase::Roomy { slots, windows: self.rest.min(look) }
         } else {
-            Phase::Rest { windows, rate, news: false }
+            Phase::Rest { windows: self.rest, rate, news: false }
         };
     }
 

@@ -80,10 +80,12 @@ impl Room {
     }
 
     /// None before it can be told: the count of answers is about as uncertain as its root, whatever the times are like.
-    fn pays(&self) -> Option<bool> {
+    pub(super) fn pays(&self) -> Option<bool> {
         let share = |counted: &Counted| 1.0 / counted.answers.max(1.0);
         let error = (share(&self.knee) + share(&self.roomy)).sqrt();
-        (error < UNKNOWN).then(|| self.roomy.rate() > (PAYS + error) * self.knee.rate())
+        let growth = self.roomy.rate() / self.knee.rate().max(f64::MIN_POSITIVE);
+        let is_told = error < UNKNOWN && !(PAYS..PAYS + error).contains(&growth);
+        is_told.then_some(growth > PAYS)
     }
 }
 
