@@ -177,12 +177,12 @@ fn dagor_tells_its_cursor_and_callers_keep_to_it() {
             assert!(sent.load(Ordering::Relaxed) < 1_000_000, "all is sent: {:#}", callee.state());
             thread::sleep(Duration::from_millis(5));
         }
+        // While it lasts: with the last of them the cursor may open.
+        let refused = Client::of(&caller).ask(63, 65_000);
         over.store(true, Ordering::Relaxed);
+        assert_eq!(refused, 503, "beyond what was told");
     });
     let mut client = Client::of(&caller);
-    let before = callee.came();
-    assert_eq!(client.ask(63, 65_000), 503, "beyond what was told");
-    assert_eq!(callee.came(), before, "and not sent");
     // One by one nobody waits: windows are calm, and the important bring the news.
     let opens = (0..100_000).any(|user| client.ask(5, user) == 200 && client.ask(40, user) == 200);
     assert!(opens, "it never opened: {:#}", callee.state());
